@@ -32,7 +32,7 @@ from penstock import (
 )
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.engine.program.pausing import pause, resume
-from penstock.plugins.engine.program.preparation import make_changelog_topics, prepare_serdes
+from penstock.plugins.engine.program.preparation import make_changelog_topics, prepare_serdes, resolve
 from penstock.plugins.engine.program.visits import ask_for_visit, asked_visits
 from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
 from penstock.plugins.engine.task.locations import open_log
@@ -160,8 +160,7 @@ class TopologyTestDriver(ReadsTopics):
 
     def _assign(self) -> None:
         """Make internal topics that are missing, and tasks for partitions that have none; run the new tasks."""
-        partitions = {name: info.partitions for name, info in self.log.topics().items()}
-        assignment = self.application.program.resolve(partitions, self.application.id)
+        assignment = resolve(self.application, self.log)
         for topic, count in assignment.missing.items():
             self.log.create_topic(topic, count, internal=True)
         make_changelog_topics(self.application, assignment, self.log)
@@ -237,7 +236,6 @@ class TopologyTestDriver(ReadsTopics):
     def _serialized(
         self, topic: str, records: Iterable[Record | tuple[Any, ...]], partition: int | None
     ) -> OutputBatch:
-        """Return records as bytes, as the source that reads `topic` will read them."""
         source, count = self._source(topic), self.log.topics()[topic].partitions
         return serialized(topic, source, self.application.settings, records, partition, count, self.wall_clock_ms)
 

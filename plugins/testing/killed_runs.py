@@ -25,7 +25,7 @@ from penstock.plugins.engine.run.settings import MAX_RECORDS_PER_BATCH
 from penstock.plugins.engine.task.locations import open_log
 
 from .driver import make_named_topics
-from .topics import TopicReader, serialized
+from .topics import TopicReader, find_source, serialized
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,8 @@ def run_with_kills(
 
 
 def _source(application: Application, topic: str) -> SourceNode:
-    for node in application.program.nodes.values():
-        if isinstance(node, SourceNode) and topic in node.topics:
-            return node
+    if (source := find_source(application, topic)) is not None:
+        return source
     raise ConfigError(f"no source reads topic {topic!r}; the sources read: {', '.join(application.program.topics())}")
 
 

@@ -127,9 +127,6 @@ def _edge(stream_time: int, size: int) -> int:
     return -(-stream_time // size) * size
 
 
-with needed("penstock.testing.strategies", "testing"):
-    from hypothesis import strategies as st
-
 Strategy = st.SearchStrategy[Any]
 
 

@@ -165,6 +165,12 @@ def named_topics(application: Application) -> tuple[str, ...] | None:
     return tuple(dict.fromkeys(topics))
 
 
+def find_source(application: Application, topic: str) -> SourceNode | None:
+    """Return the source that names a topic."""
+    nodes = (node for node in application.program.nodes.values() if isinstance(node, SourceNode))
+    return next((node for node in nodes if topic in node.topics), None)
+
+
 class ReadsTopics(ABC):
     """The part of a driver that reads topics; `_outputs` notes what was read. It is closed at the end of a block."""
 

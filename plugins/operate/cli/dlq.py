@@ -16,7 +16,7 @@ from penstock.settings.settings import HANDLERS
 
 from .command import Group, options
 from .options import application_options, find_application, find_settings, log_options, named_application, open_log
-from .output import count, note, print_json, print_table, print_text
+from .output import count, note, print_json, print_rows, print_table, print_text
 from .reset import parse_time
 from .topics import topic_info
 
@@ -102,16 +102,8 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
                 {"topic": topic, "source_topic": source, "exception": exception, "records": records, "waiting": waiting}
                 for (source, exception), (records, waiting) in count_letters(log, topic).items()
             ]
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        note(f"no dead letters in {', '.join(names)}")
-    else:
-        print_table(
-            ["topic", "source topic", "exception", "records", "waiting"],
-            [list(row.values()) for row in rows],
-            numbers=["records", "waiting"],
-        )
+    columns = ["topic", "source topic", "exception", "records", "waiting"]
+    print_rows(rows, as_json, columns, numbers=columns[3:], none=f"no dead letters in {', '.join(names)}")
 
 
 @dlq.verb(
@@ -199,7 +191,6 @@ def _application_of(to: str | None, log: str | None, data_dir: str | None, app: 
 
 
 def _selection(given: dict[str, Any]) -> tuple[Selection, dict[str, Any]]:
-    """Return the selection, and the options about the log."""
     from penstock.plugins.engine.program.dead_letters import Selection
 
     first, last = _offsets(given.pop("offsets"))

@@ -138,8 +138,6 @@ def named_application(log: str | None, data_dir: str | None, app: str | None) ->
     """Return the application of --app with the settings of `find_layer`; None for a Topology, which has no id."""
     if app is None:
         return None
-    from penstock import Application
-
     from .target import load
 
     found = load(app)
@@ -238,7 +236,6 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def _with_timeout(application: Application, timeout: str | None) -> Application:
-    """Return the application with the time that it waits for its log, from --timeout."""
     if timeout is None:
         shortest_ms = min(duration_ms(application.settings.task_timeout), _LONGEST_LOOK_MS)
         return application.with_settings(task_timeout=f"{shortest_ms}ms")

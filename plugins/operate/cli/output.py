@@ -6,7 +6,7 @@ Rich draws them on a terminal; elsewhere they are plain text.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING, Any, cast
 
@@ -91,7 +91,6 @@ class _TerminalOutput:
         return len(lines)
 
     def flush(self) -> None:
-        """Let the terminal show what was written."""
         sys.stdout.buffer.flush()
 
 
@@ -124,6 +123,24 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
         for line in lines
     ]
     print_text("\n".join(line.rstrip() for line in aligned))
+
+
+def print_rows(
+    rows: Sequence[Mapping[str, Any]],
+    as_json: bool,
+    columns: Sequence[str],
+    cells: Iterable[Sequence[object]] | None = None,
+    *,
+    numbers: Sequence[str] = (),
+    none: str,
+) -> None:
+    """Print rows as JSON, or as a table with these cells (None: their values); without rows say `none` on stderr."""
+    if as_json:
+        print_json(rows)
+    elif rows:
+        print_table(columns, [list(row.values()) for row in rows] if cells is None else list(cells), numbers=numbers)
+    else:
+        note(none)
 
 
 def note(text: str) -> None:

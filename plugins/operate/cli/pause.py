@@ -45,10 +45,7 @@ def pause(target: str, subtopologies: Sequence[int], **where: Any) -> None:
 
 
 def change_pauses(
-    target: str,
-    subtopologies: Sequence[int],
-    change: Callable[[Application, Log, Sequence[int]], Paused],
-    **where: Any,
+    target: str, subtopologies: Sequence[int], change: Callable[[Application, Log, Sequence[int]], Paused], **where: Any
 ) -> None:
     """Write the note, and print what is paused now."""
     from penstock.plugins.engine.program.pausing import change_stored

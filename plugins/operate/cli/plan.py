@@ -14,13 +14,7 @@ from penstock import ConfigError
 
 from .command import verb
 from .failures import FAILED
-from .options import (
-    application_options,
-    checkpoint_option,
-    find_application,
-    find_checkpoint,
-    open_application,
-)
+from .options import application_options, checkpoint_option, find_application, find_checkpoint, open_application
 from .output import note, print_json, print_table, print_text
 
 if TYPE_CHECKING:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import redirect_stdout
+from collections.abc import Iterator, Sequence
+from contextlib import redirect_stdout, suppress
+from dataclasses import asdict
 from itertools import groupby
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -16,15 +17,13 @@ from penstock import SerdeError, UnknownTopicError
 
 from .command import verb
 from .failures import ended_by_sigterm
-from .options import application_options, find_application, open_application
+from .options import application_options, find_application
 from .output import count, note, print_json, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock import Application
     from penstock.plugins.testing.profiling.inputs import TopicInput
-    from penstock.plugins.testing.profiling.result import NodeProfile, Profile
-
-_RECORDS, _TOP = 50_000, 10
+    from penstock.plugins.testing.profiling.profile import NodeProfile, Profile
 
 
 @verb(
@@ -38,7 +37,7 @@ _RECORDS, _TOP = 50_000, 10
     "-n",
     type=click.IntRange(1),
     metavar="N",
-    default=_RECORDS,
+    default=50_000,
     show_default=True,
     help="Up to so many records of each source topic, the newest. Topics that are compacted, and those of global "
     "stores, are read whole.",
@@ -85,7 +84,7 @@ _RECORDS, _TOP = 50_000, 10
     help="Write a flame graph: FILE.json for https://speedscope.app, FILE.folded as collapsed stacks.",
 )
 @click.option(
-    "--top", type=click.IntRange(0), default=_TOP, show_default=True, metavar="N", help="How many functions to show."
+    "--top", type=click.IntRange(0), default=10, show_default=True, metavar="N", help="How many functions to show."
 )
 @click.option("--json", "as_json", is_flag=True, help="A JSON object.")
 @application_options
@@ -112,8 +111,7 @@ def profile(
 
     Ends with 1 if the program fails; the profile is of what came before.
     """
-    from penstock.plugins.testing.profiling.inputs import Chosen, read_inputs
-    from penstock.plugins.testing.profiling.profile import partitions_of, profile_inputs
+    from penstock.plugins.testing.profiling.profile import profile, profile_inputs
     from penstock.plugins.testing.profiling.sampler import check_flame
 
     from .reset import parse_time
@@ -128,17 +126,21 @@ def profile(
     if flame is not None:
         check_flame(flame)
     application = find_application(target, **where)
-    topics: dict[str, int] = {}
-    inputs: dict[str, TopicInput]
-    if source is None:
-        with open_application(application) as (application, log):
-            inputs = dict(read_inputs(application, log, Chosen(records, from_beginning, since_ms)))
-            topics = partitions_of(log)
-    else:
-        inputs = {topic: each.first(records) for topic, each in _read_file(application, source, partitions).items()}
+    inputs = None if source is None else _read_file(application, source, partitions)
     # What the program prints is no part of the profile.
     with ended_by_sigterm(), redirect_stdout(sys.stderr):
-        found = profile_inputs(application, inputs, topics, commit_every=commit_every, once=once)
+        if inputs is None:
+            found = profile(
+                application,
+                limit=records,
+                from_beginning=from_beginning,
+                since_ms=since_ms,
+                commit_every=commit_every,
+                once=once,
+            )
+        else:
+            inputs = {topic: each.first(records) for topic, each in inputs.items()}
+            found = profile_inputs(application, inputs, commit_every=commit_every, once=once)
     if as_json:
         print_json(as_data(found, top))
     else:
@@ -156,68 +158,64 @@ def profile(
 
 def _read_file(application: Application, file: IO[bytes], partitions: int | None) -> dict[str, TopicInput]:
     """Return the records of JSON lines by topic. Raises SerdeError or UnknownTopicError with the number of the line."""
-    from penstock.plugins.testing.profiling.inputs import TopicInput, source_topics
-    from penstock.plugins.testing.profiling.profile import source_of
+    from penstock.plugins.testing.profiling.inputs import TopicInput, source_of, source_topics
 
-    from .text import LineReader, TextSerde
+    from .text import LineReader, topic_serdes
 
     lines = list(_lines(file))
-    named = {topic for topic, *_ in lines if topic is not None}
-    topics = source_topics(application, named)
-    highest = max((number for _, number, *_ in lines), default=0)
-    made = {topic: TopicInput(partitions or highest + 1) for topic in topics}
+    topics = source_topics(application, {line.topic for line in lines if line.topic is not None})
+    highest = max((line.partition for line in lines), default=0)
+    inputs = {topic: TopicInput(partitions or highest + 1) for topic in topics}
     readers: dict[str, LineReader] = {}
-    settings = application.settings
     # Lines of one topic that follow each other: the reader counts them.
-    for (topic, _), group in groupby(enumerate(lines), key=lambda each: (each[1][0], each[1][2] - each[0])):
-        found = [line for _, line in group]
-        first = found[0][2]
+    for _, group in groupby(enumerate(lines), key=lambda item: (item[1].topic, item[1].number - item[0])):
+        run = [line for _, line in group]
+        topic, number = run[0].topic, run[0].number
         if topic is None and len(topics) != 1:
             raise SerdeError(
-                f'line {first}: it has no "topic", and the program reads {", ".join(topics) or "patterns only"}: name '
+                f'line {number}: it has no "topic", and the program reads {", ".join(topics) or "patterns only"}: name '
                 "one of them in each line"
             )
-        name = topics[0] if topic is None else topic
-        if name not in made:
+        topic = topics[0] if topic is None else topic
+        if topic not in inputs:
             raise UnknownTopicError(
-                f"line {first}: no source reads topic {name!r}; the sources read: {', '.join(topics)}"
+                f"line {number}: no source reads topic {topic!r}; the sources read: {', '.join(topics)}"
             )
-        if name not in readers:
-            node = source_of(application, name)
-            keys, values = (
-                TextSerde(given or default or "str", name, is_key=is_key, config=settings.of_plugins)
-                for given, default, is_key in (
-                    (node.key_serde, settings.key_serde, True),
-                    (node.value_serde, settings.value_serde, False),
-                )
-            )
-            readers[name] = LineReader(
-                name, made[name].partitions, keys, values, key_separator=None, json_lines=True, timestamp=None,
-                headers=(), partition=None, null_marker=None,
-            )  # fmt: skip
-        reader = readers[name]
-        reader.line = first - 1
-        batch, error = reader.read(b"\n".join(line for *_, line in found))
+        if topic not in readers:
+            node = source_of(application, topic)
+            serdes = topic_serdes(topic, None, application.settings, node.key_serde, node.value_serde)
+            readers[topic] = LineReader(topic, inputs[topic].partitions, *serdes, json_lines=True)
+        readers[topic].line = number - 1
+        batch, error = readers[topic].read(b"\n".join(line.text for line in run))
         if error is not None:
             raise error
-        made[name].batches.append(batch)
-    return made
+        inputs[topic].batches.append(batch)
+    return inputs
 
 
-def _lines(file: IO[bytes]) -> Iterator[tuple[str | None, int, int, bytes]]:
-    """Yield the topic, the partition (0 without one), the number and the text of each line that is not empty."""
+class _Line(NamedTuple):
+    """A line that is not empty; `partition` is 0 where it names none."""
+
+    number: int
+    topic: str | None
+    partition: int
+    text: bytes
+
+
+def _lines(file: IO[bytes]) -> Iterator[_Line]:
     for number, line in enumerate(file, 1):
         if not line.strip():
             continue
-        topic, partition = None, 0
-        try:
+        topic, partition = None, None
+        with suppress(ValueError, AttributeError):  # the reader says what is wrong
             record = json.loads(line)
-        except ValueError:
-            record = None  # the reader says what is wrong
-        if isinstance(record, dict):
-            topic = record.get("topic") if isinstance(record.get("topic"), str) else None
-            partition = given if type(given := record.get("partition")) is int and given > 0 else 0
-        yield topic, partition, number, line.rstrip(b"\r\n")
+            topic, partition = record.get("topic"), record.get("partition")
+        yield _Line(
+            number,
+            topic if isinstance(topic, str) else None,
+            partition if type(partition) is int and partition > 0 else 0,
+            line.rstrip(b"\r\n"),
+        )
 
 
 # ---------------------------------------------------------------------- what is shown
@@ -225,62 +223,42 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[str | None, int, int, bytes]]:
 
 def as_data(found: Profile, top: int) -> dict[str, Any]:
     """Return a profile as JSON data: nodes with the most time first."""
-    whole = found.seconds or 1.0
+    whole, sampled = found.seconds or 1.0, sum(found.stacks.values()) or 1.0
     return {
         "application_id": found.application_id,
         "records": found.records,
-        "seconds": _rounded(found.seconds),
+        "seconds": round(found.seconds, 6),
         "records_per_second": round(found.records_per_second, 1),
         "commits": found.commits,
         "once": found.once,
         "hooks": {
-            "seconds": _rounded(found.hooked_seconds),
-            "cpu_seconds": _rounded(found.hooked_cpu_seconds),
-            "cpu_seconds_without": None if found.once else _rounded(found.cpu_seconds),
+            "seconds": round(found.hooked_seconds, 6),
+            "cpu_seconds": round(found.hooked_cpu_seconds, 6),
+            "cpu_seconds_without": None if found.once else round(found.cpu_seconds, 6),
             "overhead": None if found.overhead is None else round(found.overhead, 3),
         },
         "phases": [
-            {"name": name, "seconds": _rounded(seconds), "share": round(seconds / whole, 4)}
+            {"name": name, "seconds": round(seconds, 6), "share": round(seconds / whole, 4)}
             for name, seconds in found.phases.items()
         ],
         "nodes": [
             {
-                "name": each.name,
-                "kind": each.kind,
-                "functions": list(each.functions),
-                "records_in": each.records_in,
-                "records_out": each.records_out,
-                "dropped": each.dropped,
-                "schedule_calls": each.schedule_calls,
-                "own_seconds": None if each.own_seconds is None else _rounded(each.own_seconds),
-                "own_us_per_record": _us(each.own_seconds, each.records_in),
-                "serde_seconds": _rounded(each.serde_seconds),
-                "stores": [
-                    {"store": use.store, "calls": dict(use.calls), "seconds": _rounded(use.seconds)}
-                    for use in each.stores
-                ],
-                "share": None if each.seconds is None else round(each.seconds / whole, 4),
+                **_rounded(asdict(node)),
+                "own_us_per_record": _us(node.own_seconds, node.records_in),
+                "share": None if node.seconds is None else round(node.seconds / whole, 4),
             }
-            for each in _by_time(found)
+            for node in _by_time(found)
         ],
-        "stores": [
-            {
-                "name": each.name,
-                "calls": dict(each.calls),
-                "seconds": _rounded(each.seconds),
-                "commit_seconds": _rounded(each.commit_seconds),
-            }
-            for each in found.stores
-        ],
+        "stores": [_rounded(asdict(store)) for store in found.stores],
         "functions": [
             {
-                "name": each.name,
-                "file": each.file,
-                "line": each.line,
-                "own_share": round(each.own_seconds / _sampled(found), 4),
-                "total_share": round(each.total_seconds / _sampled(found), 4),
+                "name": function.name,
+                "file": function.file,
+                "line": function.line,
+                "own_share": round(function.own_seconds / sampled, 4),
+                "total_share": round(function.total_seconds / sampled, 4),
             }
-            for each in found.functions[:top]
+            for function in found.functions[:top]
         ],
         "samples": found.samples,
         "why_no_samples": found.why_no_samples,
@@ -289,15 +267,16 @@ def as_data(found: Profile, top: int) -> dict[str, Any]:
 
 
 def _by_time(found: Profile) -> list[NodeProfile]:
-    return sorted(found.nodes, key=lambda each: -(each.seconds or 0.0))
+    return sorted(found.nodes, key=lambda node: -(node.seconds or 0.0))
 
 
-def _sampled(found: Profile) -> float:
-    return sum(found.stacks.values()) or 1.0
-
-
-def _rounded(seconds: float) -> float:
-    return round(seconds, 6)
+def _rounded(data: Any) -> Any:
+    """Return data with its seconds in whole microseconds."""
+    if isinstance(data, dict):
+        return {name: _rounded(each) for name, each in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_rounded(each) for each in data]
+    return round(data, 6) if isinstance(data, float) else data
 
 
 def _us(seconds: float | None, times: int) -> float | None:
@@ -305,94 +284,83 @@ def _us(seconds: float | None, times: int) -> float | None:
 
 
 def _show(found: Profile, top: int) -> None:
+    whole, sampled = found.seconds or 1.0, sum(found.stacks.values()) or 1.0
+    nodes = _by_time(found)
     print_text(
         f"{found.application_id}: {count(found.records)} in {found.seconds:.2f} s, "
         f"{found.records_per_second:,.0f} records/s in one thread, with {count(found.commits, 'commit')}"
     )
-    print_text(_cost(found))
-    whole = found.seconds or 1.0
-    nodes = _by_time(found)
-    print_text("")
-    print_table(
+    if found.overhead is None:
+        print_text("What the hooks cost is not known: it ran once, with them.")
+    else:
+        print_text(
+            f"With hooks it took {found.hooked_cpu_seconds:.2f} s of CPU, without {found.cpu_seconds:.2f} s "
+            f"({found.overhead:+.0%}). All times are as without."
+        )
+    _table(
         ["node", "kind", "in", "out", "own us", "serde us", "stores us", "share"],
         [
             (
-                each.name,
-                f"{each.kind} {', '.join(each.functions)}".strip(),
-                f"{each.records_in:,}",
-                f"{each.records_out:,}",
-                _us(each.own_seconds, each.records_in),
-                _us(each.serde_seconds or None, each.records_in),
-                _us(sum(use.seconds for use in each.stores), each.records_in) if each.stores else None,
-                None if each.seconds is None else f"{each.seconds / whole:.1%}",
+                node.name,
+                f"{node.kind} {', '.join(node.functions)}".strip(),
+                f"{node.records_in:,}",
+                f"{node.records_out:,}",
+                _us(node.own_seconds, node.records_in),
+                _us(node.serde_seconds or None, node.records_in),
+                _us(sum(use.seconds for use in node.stores), node.records_in) if node.stores else None,
+                None if node.seconds is None else f"{node.seconds / whole:.1%}",
             )
-            for each in nodes
+            for node in nodes
         ],
-        numbers=["in", "out", "own us", "serde us", "stores us", "share"],
     )
-    _show_stores(found, nodes, whole)
-    print_text("")
-    print_table(
+    uses = [
+        (
+            use.store,
+            node.name,
+            ", ".join(f"{name} {number:,}" for name, number in use.calls.items()),
+            _us(use.seconds, sum(use.calls.values())),
+            f"{use.seconds / whole:.1%}",
+        )
+        for node in nodes
+        for use in node.stores
+    ]
+    flushes = [
+        (store.name, "(at commits)", "flush", None, f"{store.commit_seconds / whole:.1%}")
+        for store in found.stores
+        if store.commit_seconds
+    ]
+    _table(["store", "node", "calls", "us/call", "share"], [*uses, *flushes])
+    for node in nodes:
+        if node.schedule_calls:
+            print_text(f"{node.name}: its punctuators and timers were called {node.schedule_calls:,} times")
+    _table(
         ["phase", "seconds", "us/record", "share"],
         [
             (name, f"{seconds:.3f}", _us(seconds, found.records), f"{seconds / whole:.1%}")
             for name, seconds in found.phases.items()
         ],
-        numbers=["seconds", "us/record", "share"],
     )
-    if found.functions and top:
-        sampled = _sampled(found)
-        print_text("")
-        print_table(
-            ["function", "where", "own", "total"],
-            [
-                (
-                    each.name,
-                    f"{each.file}:{each.line}",
-                    f"{each.own_seconds / sampled:.1%}",
-                    f"{each.total_seconds / sampled:.1%}",
-                )
-                for each in found.functions[:top]
-            ],
-            numbers=["own", "total"],
-        )
+    _table(
+        ["function", "where", "own", "total"],
+        [
+            (
+                each.name,
+                f"{each.file}:{each.line}",
+                f"{each.own_seconds / sampled:.1%}",
+                f"{each.total_seconds / sampled:.1%}",
+            )
+            for each in found.functions[:top]
+        ],
+    )
     if found.why_no_samples:
         note(f"No functions are shown: {found.why_no_samples}")
 
 
-def _show_stores(found: Profile, nodes: list[NodeProfile], whole: float) -> None:
-    rows = [
-        (
-            use.store,
-            each.name,
-            _calls(use.calls),
-            _us(use.seconds, sum(use.calls.values())),
-            f"{use.seconds / whole:.1%}",
-        )
-        for each in nodes
-        for use in each.stores
-    ]
-    rows += [
-        (each.name, "(at commits)", "flush", None, f"{each.commit_seconds / whole:.1%}")
-        for each in found.stores
-        if each.commit_seconds
-    ]
+_TEXT = ("node", "kind", "store", "calls", "phase", "function", "where")
+"""Columns that are not numbers."""
+
+
+def _table(columns: list[str], rows: Sequence[Sequence[object]]) -> None:
     if rows:
         print_text("")
-        print_table(["store", "node", "calls", "us/call", "share"], rows, numbers=["us/call", "share"])
-    for each in nodes:
-        if each.schedule_calls:
-            print_text(f"{each.name}: its punctuators and timers were called {each.schedule_calls:,} times")
-
-
-def _calls(calls: dict[str, int] | Any) -> str:
-    return ", ".join(f"{name} {number:,}" for name, number in calls.items())
-
-
-def _cost(found: Profile) -> str:
-    if found.overhead is None:
-        return "What the hooks cost is not known: it ran once, with them."
-    return (
-        f"With hooks it took {found.hooked_cpu_seconds:.2f} s of CPU, without {found.cpu_seconds:.2f} s "
-        f"({found.overhead:+.0%}). All times are as without."
-    )
+        print_table(columns, rows, numbers=[name for name in columns if name not in _TEXT])

@@ -126,7 +126,9 @@ def run(
     if master is not None:
         options["master"] = master
     if given_conf:
-        options["conf"] = _parsed(given_conf)
+        from penstock.plugins.spark.sessions import parse_conf
+
+        options["conf"] = parse_conf(given_conf)
     found: Engine = registry().load("engine", application.settings["engine"])()
     found.check_options(application, options)
     say = note if log_format == TEXT else cli_log.info
@@ -150,12 +152,6 @@ def run(
             say(_sentence(summary))
     if summary.stopped_by == "SIGINT":
         ctx.exit(INTERRUPTED)
-
-
-def _parsed(given_conf: tuple[str, ...]) -> dict[str, str]:
-    from penstock.plugins.spark.sessions import parse_conf
-
-    return parse_conf(given_conf)
 
 
 def _check_interval(trigger: str) -> None:
@@ -183,7 +179,6 @@ def _show(meter: Meter, progress: RunProgress, trigger: str) -> None:
 
 
 def _sentence(summary: RunSummary) -> str:
-    """Print a summary of the run."""
     rate = summary.records_in / max(summary.seconds, 0.001)
     parts = [
         f"{count(summary.records_in)} in, {summary.records_out:,} out",

@@ -18,7 +18,7 @@ from .options import (
     find_checkpoint,
     open_application,
 )
-from .output import count, note, print_json, print_table, print_text
+from .output import count, note, print_json, print_rows, print_table, print_text
 from .state_files import export, import_store, reading_store, store_argument, task_option, times_options
 from .stores import accept, drop, state_of
 from .transfer import backup, backups, restore
@@ -76,15 +76,11 @@ def list_state(target: str, as_json: bool, checkpoint: str | None, batch: int | 
     rows = (
         _of_log(application) if checkpoint is None else _of_checkpoint(application, find_checkpoint(checkpoint, batch))
     )
-    if as_json:
-        print_json([{name: value for name, value in row.items() if name != "state"} for row in rows])
-    elif not rows:
-        note(f"{application.id} has saved no stores")
-    else:
-        columns = ["task", "store", "kind", "backend", "logged", "state", "version"]
-        columns += ["copy", "entries", "behind", "bytes"]
-        cells = [[_cell(row[column]) for column in columns] for row in rows]
-        print_table(columns, cells, numbers=["version", "entries", "behind", "bytes"])
+    columns = ["task", "store", "kind", "backend", "logged", "state", "version", "copy", "entries", "behind", "bytes"]
+    cells = [[_cell(row[column]) for column in columns] for row in rows]
+    data = [{name: value for name, value in row.items() if name != "state"} for row in rows]
+    numbers = ["version", "entries", "behind", "bytes"]
+    print_rows(data, as_json, columns, cells, numbers=numbers, none=f"{application.id} has saved no stores")
 
 
 def _of_log(application: Application) -> list[dict[str, Any]]:

@@ -117,7 +117,6 @@ def _json_lines(reading: StoreReading, file: Any) -> Any:
 
 
 def _parquet(reading: StoreReading, file: Any) -> Any:
-    """Write portions that are sent to it to a Parquet file."""
     with needed("Parquet"):
         from pyarrow import parquet
 

@@ -13,7 +13,7 @@ import click
 from .command import Group, verbose_option
 from .failures import FAILED
 from .options import application_options, confirm, find_application, leased, open_application
-from .output import note, print_json, print_table, print_text
+from .output import note, print_rows, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock.plugins.engine.program.check import SavedStore
@@ -48,18 +48,11 @@ def list_stores(target: str, as_json: bool, **where: Any) -> None:
     application = find_application(target, **where)
     with open_application(application) as (application, log):
         found = saved_stores(application.id, log)
-    if as_json:
-        print_json([asdict(each) for each in found])
-    elif not found:
-        note(f"{application.id} has saved no stores")
-    else:
-        print_table(
-            ["store", "sub-topology", "backend", "logged", "state"],
-            [
-                (each.name, each.subtopology, each.backend, "yes" if each.logged else "no", state_of(each))
-                for each in found
-            ],
-        )
+    cells = (
+        (each.name, each.subtopology, each.backend, "yes" if each.logged else "no", state_of(each)) for each in found
+    )
+    columns, none = ["store", "sub-topology", "backend", "logged", "state"], f"{application.id} has saved no stores"
+    print_rows([asdict(each) for each in found], as_json, columns, cells, none=none)
 
 
 def state_of(store: SavedStore) -> str:

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from penstock import Application, PenstockError, Program
+from penstock import Application, PenstockError, Program, Settings, Topology, TopologyBuilder
 from penstock.settings.layers import CODE, Layer
 from penstock.support.user_line import user_line
 
 from .failures import ApplicationError
 
 EXPECTED = "an Application, a Topology, a StreamsBuilder, or a function without arguments that returns one"
+_RUNNABLE = (Application, Topology, TopologyBuilder)
 
 
 def load_application(target: str, settings: Mapping[str, Any] | Callable[[], Layer] | None = None) -> Application:
@@ -30,8 +31,6 @@ def load_application(target: str, settings: Mapping[str, Any] | Callable[[], Lay
     Their `application_id` names a Topology, which has no id of its own, or renames an Application.
     Raises ApplicationError, and what the program itself raises on purpose (TopologyError, ConfigError).
     """
-    from penstock import Application, Settings
-
     found = load(target)
     if callable(settings):
         layer = settings()
@@ -49,8 +48,6 @@ def load_application(target: str, settings: Mapping[str, Any] | Callable[[], Lay
 
 def load_program(target: str) -> Program:
     """Return the program that `target` names; a Topology needs no id for that."""
-    from penstock import Application, TopologyBuilder
-
     found = load(target)
     if isinstance(found, Application):
         return found.program
@@ -60,9 +57,8 @@ def load_program(target: str) -> Program:
 
 def load(target: str) -> Any:
     """Return the Application, Topology or StreamsBuilder that `target` names."""
-    runnable = _runnable()
     module, module_name, found = _find(target)
-    if isinstance(found, runnable):
+    if isinstance(found, _RUNNABLE):
         return found
     if not callable(found) or inspect.isclass(found):
         raise ApplicationError(
@@ -70,18 +66,12 @@ def load(target: str) -> Any:
             + _candidates(module, module_name)
         )
     made = _call(found, target)
-    if not isinstance(made, runnable):
+    if not isinstance(made, _RUNNABLE):
         raise ApplicationError(
             f"{target}() returned {_describe(made)}; expected an Application, a Topology or a StreamsBuilder."
             f"{_of_builder(made)}"
         )
     return made
-
-
-def _runnable() -> tuple[type[Any], ...]:
-    from penstock import Application, Topology, TopologyBuilder
-
-    return (Application, Topology, TopologyBuilder)
 
 
 def load_function(target: str) -> Any:
@@ -186,11 +176,10 @@ def _attribute(module: ModuleType, module_name: str, attribute: str) -> Any:
 
 
 def _candidates(module: ModuleType, module_name: str) -> str:
-    """Return the names in a module that could be run."""
     names = [
         f"{module_name}:{name} ({type(value).__name__})"
         for name, value in vars(module).items()
-        if isinstance(value, _runnable())
+        if isinstance(value, _RUNNABLE)
     ]
     return f" In it: {', '.join(names)}." if names else " There is no Application, Topology or StreamsBuilder in it."
 

@@ -101,7 +101,7 @@ class TextSerde:
 
 
 def topic_serdes(
-    topic: str, app: str | None, settings: Settings, key: str | None, value: str | None
+    topic: str, app: str | None, settings: Settings, key: SerdeLike, value: SerdeLike
 ) -> tuple[TextSerde, TextSerde]:
     """Return the serdes of a topic's keys and values.
 
@@ -220,8 +220,6 @@ _MOST_MS = 2**63 - 1
 
 
 class _Row(NamedTuple):
-    """A record to write."""
-
     key: bytes | None
     value: bytes | None
     timestamp: int
@@ -239,12 +237,12 @@ class LineReader:
         keys: TextSerde,
         values: TextSerde,
         *,
-        key_separator: str | None,
-        json_lines: bool,
-        timestamp: str | None,
-        headers: tuple[str, ...],
-        partition: int | None,
-        null_marker: str | None,
+        key_separator: str | None = None,
+        json_lines: bool = False,
+        timestamp: str | None = None,
+        headers: tuple[str, ...] = (),
+        partition: int | None = None,
+        null_marker: str | None = None,
     ) -> None:
         self._topic = topic
         self._partitions = partitions

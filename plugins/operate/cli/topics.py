@@ -30,7 +30,7 @@ from penstock.support.names import did_you_mean
 from .command import Group, options, separator_option, verb
 from .failures import ended_by_sigterm
 from .options import by_name, find_settings, log_options, name_and_value, open_log
-from .output import Meter, count, data_output, note, print_json, print_table, print_text, reader_may_leave
+from .output import Meter, count, data_output, note, print_json, print_rows, print_table, print_text, reader_may_leave
 
 if TYPE_CHECKING:
     from .text import LineReader
@@ -102,16 +102,9 @@ def list_topics(internal: bool, names: bool, as_json: bool, **where: Any) -> Non
             print_text("".join(f"{info.name}\n" for info in found))
             return
         rows = [_as_json(info, log) for info in found]
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        note("no topics (penstock topics create NAME makes one)")
-    else:
-        print_table(
-            ["topic", "partitions", "records", "settings"],
-            [(row["name"], row["partitions"], f"{row['records']:,}", _words(row)) for row in rows],
-            numbers=["partitions", "records"],
-        )
+    cells = ((row["name"], row["partitions"], f"{row['records']:,}", _words(row)) for row in rows)
+    columns, none = ["topic", "partitions", "records", "settings"], "no topics (penstock topics create NAME makes one)"
+    print_rows(rows, as_json, columns, cells, numbers=columns[1:3], none=none)
 
 
 @topics.verb(

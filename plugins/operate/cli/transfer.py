@@ -18,7 +18,7 @@ from .options import (
     open_application,
     open_log,
 )
-from .output import count, note, print_json, print_table, print_text
+from .output import count, note, print_json, print_rows, print_table, print_text
 
 if TYPE_CHECKING:
     from penstock import Application
@@ -94,15 +94,9 @@ def backups(target: str, location: str, keep: int | None, of: str | None, as_jso
     if keep is not None:
         _say_deleted(prune(catalog, keep, note))
     found = [_shown(catalog.read(name)) for name in catalog.names()]
-    if as_json:
-        print_json(found)
-    elif not found:
-        note(f"{catalog.where} has no backups of {catalog.application_id}")
-    else:
-        print_table(
-            ["backup", "application", "tasks"],
-            [[each["name"], each["application_id"], each["tasks"]] for each in found],
-        )
+    cells = ((each["name"], each["application_id"], each["tasks"]) for each in found)
+    none = f"{catalog.where} has no backups of {catalog.application_id}"
+    print_rows(found, as_json, ["backup", "application", "tasks"], cells, none=none)
 
 
 def _say_deleted(names: Sequence[str]) -> None:
@@ -264,7 +258,8 @@ def reshard(
     from penstock.plugins.state.transfer import reshard as resharding
 
     application = find_application(target, **where)
-    _check_one(partitions, accepts, undoes)
+    if (partitions is not None) + accepts + undoes != 1:
+        raise click.UsageError("say one of --partitions N, --accept and --undo")
     if accepts or undoes:
         _end(application, undoes, yes)
         return
@@ -292,16 +287,6 @@ def reshard(
         + "".join(f", with {new} in place of {old}" for old, new in renamed.items())
         + "; then `penstock reshard --accept` deletes the old state"
     )
-
-
-def _check_one(partitions: int | None, accepts: bool, undoes: bool) -> None:
-    given = [
-        name
-        for name, is_given in (("--partitions", partitions is not None), ("--accept", accepts), ("--undo", undoes))
-        if is_given
-    ]
-    if len(given) != 1:
-        raise click.UsageError("say one of --partitions N, --accept and --undo")
 
 
 def _end(application: Application, undoes: bool, yes: bool) -> None:

@@ -83,19 +83,7 @@ def _rows(statuses: Sequence[VisitStatus]) -> list[dict[str, Any]]:
 
 
 def _show(rows: Sequence[dict[str, Any]]) -> None:
-    print_table(
-        ["visitor", "asked", "argument", "state", "tasks", "done", "entries"],
-        [
-            (
-                each["visitor"],
-                each["asked"],
-                "" if each["argument"] is None else json.dumps(each["argument"]),
-                each["state"],
-                each["tasks"],
-                each["done"],
-                each["visited"],
-            )
-            for each in rows
-        ],
-        numbers=["tasks", "done", "entries"],
-    )
+    columns = ["visitor", "asked", "argument", "state", "tasks", "done", "entries"]
+    arguments = ["" if row["argument"] is None else json.dumps(row["argument"]) for row in rows]
+    cells = [list({**row, "argument": argument}.values()) for row, argument in zip(rows, arguments, strict=True)]
+    print_table(columns, cells, numbers=columns[4:])

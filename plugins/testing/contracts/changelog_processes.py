@@ -173,7 +173,6 @@ class RaceTests(ChangelogTests):
             Race(ours, theirs, partial(self._look, location)).check(self.races, what, ChangelogError)
 
     def _look(self, location: str, number: int) -> dict[str, Any]:
-        """Return what a new object finds."""
         log = type(self).changelog(location, "application", f"0_{number}")
         found: dict[str, Any] = {"proven": log.proven(), "beginnings": log.beginnings(), "kept": log.kept("2-v")}
         for version in ("0-v", "2-v", "3-one", "3-two"):

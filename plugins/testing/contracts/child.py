@@ -163,8 +163,6 @@ def _run(run: Callable[[Connection], None], connection: Connection) -> NoReturn:
 
 
 class _Failure:
-    """An error in a child."""
-
     def __init__(self, text: str) -> None:
         self.text = text
 

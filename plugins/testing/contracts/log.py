@@ -34,17 +34,7 @@ from .expectations import DiskWitness, check, expect, expect_no_descriptors
 from .log_commits import CommitTests, LeaseTests
 from .log_following import FollowingTests
 from .log_processes import INPUTS, DamageTests, Opener, ProcessTests
-from .log_tests import (
-    APPLICATION,
-    RecordTests,
-    TopicTests,
-    created,
-    everything,
-    fetches,
-    output,
-    read,
-    settled_ends,
-)
+from .log_tests import APPLICATION, RecordTests, TopicTests, created, everything, fetches, output, read, settled_ends
 
 
 class PlaceTests(ProcessTests):
@@ -325,8 +315,6 @@ def act_when_told(connection: Connection, opener: Opener, where: tuple[Path, int
 
 
 class _LogSide(Side):
-    """A side of races on a log."""
-
     def __init__(self, log: Log, clock: ManualClock) -> None:
         self._log = log
         self._clock = clock
@@ -362,7 +350,6 @@ class _LogSide(Side):
         return OutputBatch(topic, [b"%d" % self._number] * len(mine), mine, [0] * len(mine))
 
     def commits(self) -> Callable[[], object]:
-        """Commit outputs and a position."""
         committer = self._open()
         outputs = [self._output(b"one"), self._output(b"two")]
         return lambda: committer.commit(Commit({INPUTS[0]: 1}, "v1", b"state"), outputs)
@@ -456,7 +443,6 @@ class _LogSide(Side):
 
 
 def _after_race(log: Log, number: int) -> dict[str, Any]:
-    """Return what is there after a race."""
     name, topic = f"race-{number}", f"topic-{number}"
     commits = [log.last_commit(name, task, [each]) for task, each in zip(("0_0", "0_1"), INPUTS, strict=True)]
     return {

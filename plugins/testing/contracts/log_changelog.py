@@ -165,7 +165,6 @@ class LogChangelogContract:
         changelog.close()
 
     def _prepared(self) -> Log:
-        """Return a log with the topics that an application creates."""
         log = self.open_log()
         log.create_topic(_INPUT.topic, 2)
         expect(self.changelog.topic_config["cleanup.policy"], "compact")
@@ -205,7 +204,6 @@ class _Task:
         return f"{counter:012d}-{secrets.token_hex(4)}_00c0ffee{self.changelog.version_suffix(self.version or None)}"
 
     def commit(self, changes: Changes) -> None:
-        """Commit a delta."""
         version = self.next_version()
         self.committer.commit(Commit({_INPUT: version_counter(version)}, version), self.changelog.records(changes))
         self.version, self.state = version, applied(self.state, changes)

@@ -351,7 +351,6 @@ class CommitTests(LogTests):
 
 
 def _check_blocks(records: Sequence[Found], size: int) -> None:
-    """Check that commits of `size` records each are whole."""
     blocks = [(each.key, each.value) for each in records]
     expect(len(blocks) % size, 0)
     for at in range(0, len(blocks), size):

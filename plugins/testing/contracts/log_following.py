@@ -454,7 +454,6 @@ class _History(RuleBasedStateMachine):
 
     @rule(data=st.data(), partition=st.sampled_from(_PARTITIONS), max_bytes=st.integers(1, 200))
     def fetch(self, data: st.DataObject, partition: TopicPartition, max_bytes: int) -> None:
-        """Read any range in pieces of any size."""
         log_end = settled_ends(self._log, [partition])[partition]
         offset = data.draw(st.integers(0, log_end))
         end = data.draw(st.integers(offset, log_end + 3))
@@ -489,7 +488,6 @@ class _History(RuleBasedStateMachine):
 
     @invariant()
     def only_what_was_committed(self) -> None:
-        """Compare positions, notes, fences and ends with the model."""
         expected: dict[TopicPartition, int | None] = dict.fromkeys(_PARTITIONS)
         for commit in self._commits.values():
             expected.update(commit.positions)

@@ -139,12 +139,10 @@ class _Killing:
         return places
 
     def destroy(self) -> None:
-        """Make the directory a new one."""
         self._opener(self._directory, STORES).destroy()
         self._allowed = [NOTHING]
 
     def check(self, where: str) -> None:
-        """Open, compare, commit, close and compare again."""
         with expect_no_error(f"{where}: the next one must open, read and write"):
             with closing(self._opener(self._directory, STORES)) as backend:
                 found = self._check_found(backend, where)

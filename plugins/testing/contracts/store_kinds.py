@@ -282,6 +282,5 @@ class StoreKindsContract:
 
 
 def _do(store: StoreUnderTest, step: Any) -> Any:
-    """Call a method of the store, or end a commit; return the answer."""
     ends = {"commit": store.commit, "fail": store.fail, "open again": store.open_again}
     return ends[step]() if isinstance(step, str) else store.call(*step)

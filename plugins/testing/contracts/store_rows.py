@@ -17,16 +17,7 @@ from penstock import StoreBackend, StoreError, StoreView, version_counter
 from penstock.store import Changes
 
 from .expectations import expect, expect_no_descriptors
-from .store_tests import (
-    NOTHING,
-    STORES,
-    Committed,
-    StoreTests,
-    check_count,
-    check_reads,
-    check_refused,
-    committed,
-)
+from .store_tests import NOTHING, STORES, Committed, StoreTests, check_count, check_reads, check_refused, committed
 
 LENGTHS = (0, 1, 255, 256, 509, 510, 511, 512, 513, 1012, 1013, 1014, 4096, 10_000)
 """Lengths of keys, in bytes, around those at which engines store them in another way."""

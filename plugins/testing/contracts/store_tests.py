@@ -530,7 +530,6 @@ class WriterTests(StoreTests):
         self.check_destroyed(tmp_path, where)
 
     def _writer(self, directory: Path) -> AbstractContextManager[Connection]:
-        """Start another process, which opens a directory and writes when it is told to."""
         return self.children().started(write_when_told, type(self).open, directory)
 
     def _commit(self, directory: Path, now: Committed, changes: Changes, version: str) -> Committed:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from .functions import Function
-from .profile import profile
-from .result import NodeProfile, Profile, StoreProfile, StoreUse
+from .profile import NodeProfile, Profile, StoreProfile, StoreUse, profile
+from .sampler import Function
 
 __all__ = ["Function", "NodeProfile", "Profile", "StoreProfile", "StoreUse", "profile"]

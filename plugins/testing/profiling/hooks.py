@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import replace
 from typing import Any
 
-from penstock import Node, NodeMetrics, Serde, Settings, SinkNode, StateStore, StoreContext, Subtopology
+from penstock import Node, Serde, Settings, SinkNode, StateStore, StoreContext, Subtopology
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.plugins.engine.task.local_state.task_state import TaskState
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.record_cache import RecordCache
 from penstock.task.compiling import Nodes, Run
 from penstock.task.context import Shared
-from penstock.task.failures import Failures
-from penstock.task.outputs import Outputs
 from penstock.task.progress import Progress
-from penstock.task.task import Task, TaskCommit
+from penstock.task.task import Task
 
-from .functions import describe_node
+from .sampler import describe_node
+from .scratch import MeasuredTask, MeasuredWorker
 from .stopwatch import Part, Stopwatch
-from .worker import MeasuredTask, MeasuredWorker
 
 _OF_SERDE = frozenset({"serialize", "deserialize", "deserialize_column"})
 _OF_ONE = frozenset({"get", "put", "delete", "put_if_absent"})
@@ -50,29 +48,32 @@ def hooked_worker(watch: Stopwatch, described: Described) -> type[MeasuredWorker
             super().set_occasion(occasion)
 
     class HookedNodes(Nodes):
-        def __init__(
-            self,
-            subtopology: Subtopology,
-            shared: Shared,
-            outputs: Outputs,
-            failures: Failures,
-            metrics: Mapping[str, NodeMetrics],
-        ) -> None:
-            nodes = tuple(_with_timed_serdes(each, shared.settings, watch) for each in subtopology.nodes)
-            super().__init__(replace(subtopology, nodes=nodes), shared, outputs, failures, metrics)
+        def __init__(self, subtopology: Subtopology, shared: Shared, *arguments: Any) -> None:
+            nodes = tuple(_with_timed_serdes(node, shared.settings, watch) for node in subtopology.nodes)
+            super().__init__(replace(subtopology, nodes=nodes), shared, *arguments)
 
         def _compile_node(self, node: Node, children: list[tuple[str, Run]]) -> Run:
             run = super()._compile_node(node, children)
             described[node.name] = describe_node(node, self._processors.get(node.name))
-            return watch.record_hook(Part("node", node.name), run)
+            return watch.hook(Part("node", node.name), run)
 
         def _compile_edges(self, name: str, children: list[tuple[str, Run]]) -> Callable[..., None]:
             forward = super()._compile_edges(name, children)
             only = self._nodes[children[0][0]] if len(children) == 1 else None
             if isinstance(only, SinkNode) and isinstance(only.topic, str) and self._is_plain_sink(only.name):
                 # This `forward` is that of the sink itself; see `Nodes`.
-                return watch.record_hook(Part("node", only.name), forward)
+                return watch.hook(Part("node", only.name), forward)
             return forward
+
+    def measured(run: Callable[..., Any]) -> Callable[..., Any]:
+        def process(task: Task, *given: Any) -> Any:
+            watch.enter(PROCESS)
+            try:
+                return run(task, *given)
+            finally:
+                watch.leave()
+
+        return process
 
     class HookedTask(MeasuredTask):
         progress_class = HookedProgress
@@ -84,26 +85,9 @@ def hooked_worker(watch: Stopwatch, described: Described) -> type[MeasuredWorker
                 if store.record_cache is not None:
                     _hook_flushes(store.record_cache, watch)
 
-        def process(self, limit: int) -> int:
-            watch.enter(PROCESS)
-            try:
-                return super().process(limit)
-            finally:
-                watch.leave()
-
-        def punctuate_wall_clock(self) -> bool:
-            watch.enter(PROCESS)
-            try:
-                return super().punctuate_wall_clock()
-            finally:
-                watch.leave()
-
-        def take_commit(self) -> TaskCommit:
-            watch.enter(PROCESS)
-            try:
-                return super().take_commit()
-            finally:
-                watch.leave()
+        process = measured(MeasuredTask.process)
+        punctuate_wall_clock = measured(MeasuredTask.punctuate_wall_clock)
+        take_commit = measured(MeasuredTask.take_commit)
 
     class HookedContext(TaskStoreContext):
         def serde(self, given: SerdeLike, store: str) -> Serde[Any]:
@@ -176,10 +160,8 @@ class _TimedScan:
         self.close()
 
     def close(self) -> None:
-        """End the iteration, if it can be ended."""
-        end = getattr(self._found, "close", None)
-        if end is not None:
-            end()
+        if hasattr(self._found, "close"):
+            self._found.close()
 
 
 def _hook_flushes(cache: RecordCache, watch: Stopwatch) -> None:
@@ -198,7 +180,6 @@ def _hook_flushes(cache: RecordCache, watch: Stopwatch) -> None:
 
 
 def _with_timed_serdes(node: Node, settings: Settings, watch: Stopwatch) -> Node:
-    """Return a node, where it is a sink with serdes that are measured."""
     if not isinstance(node, SinkNode):
         return node
     key, value = (
@@ -212,37 +193,25 @@ def timed_serde(serde: Serde[Any], watch: Stopwatch) -> Serde[Any]:
     """Return a copy of a serde whose methods `watch` measures.
 
     Core's own are left as they are: stores know their classes, and they take less time than a look at the clock. So is
-    one that cannot be copied like that.
+    one that takes no other methods.
     """
-    kind: Any = type(serde)
-    if kind.__module__ == "penstock.serde" or getattr(kind, "is_profiled", False):
+    kind = type(serde).__name__
+    if type(serde).__module__ == "penstock.serde" or getattr(serde, "is_profiled", False):
         return serde
+    timed = copy(serde)
+
+    def serializer() -> Callable[[Any], bytes]:
+        fast = type(serde).serializer(timed)
+        return fast if fast is methods["serialize"] else watch.hook(Part("serde", kind, "serialize"), fast)
+
+    def remade(method: str) -> Callable[..., Any]:
+        return lambda *given, **named: timed_serde(getattr(serde, method)(*given, **named), watch)
+
+    methods: dict[str, Any] = {name: watch.hook(Part("serde", kind, name), getattr(timed, name)) for name in _OF_SERDE}
+    methods |= {name: remade(name) for name in ("configure", "bind", "for_values")}
     try:
-        made: Any = copy(serde)
-        made.__class__ = _timed_class(kind, watch)
-        for method in _OF_SERDE & vars(made).keys():
-            setattr(made, method, watch.hook(Part("serde", kind.__name__, method), vars(made)[method]))
-    except (AttributeError, TypeError):
+        for name, method in {**methods, "serializer": serializer, "is_profiled": True}.items():
+            object.__setattr__(timed, name, method)
+    except AttributeError:
         return serde
-    timed: Serde[Any] = made
     return timed
-
-
-def _timed_class(kind: Any, watch: Stopwatch) -> type:
-    """Return a class derived from a serde's, with its name, whose methods are measured."""
-
-    def serializer(self: Any) -> Any:
-        found = kind.serializer(self)
-        # What is a method of the serde itself is measured already.
-        is_own = getattr(found, "__self__", None) is self
-        return found if is_own else watch.hook(Part("serde", kind.__name__, "serialize"), found)
-
-    def again(method: str) -> Callable[..., Any]:
-        return lambda self, *given, **named: timed_serde(getattr(kind, method)(self, *given, **named), watch)
-
-    methods: dict[str, Any] = {
-        each: watch.hook(Part("serde", kind.__name__, each), getattr(kind, each)) for each in _OF_SERDE
-    }
-    methods |= {each: again(each) for each in ("configure", "bind", "for_values")}
-    names = {"__module__": kind.__module__, "__qualname__": kind.__qualname__, "is_profiled": True}
-    return type(kind.__name__, (kind,), {**methods, **names, "serializer": serializer})

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from penstock import (
     Application,
     ConfigError,
     Log,
     OutputBatch,
-    RecordBatch,
+    Record,
     SourceNode,
+    SystemClock,
     TopicInfo,
     TopicPartition,
     UnknownTopicError,
@@ -20,18 +22,9 @@ from penstock.plugins.engine.task.reading import read_up_to
 from penstock.program.checks import nearest
 from penstock.program.nodes import reads
 
-MOST_RECORDS = 50_000
-"""How many records of each source topic a profile takes."""
-_BATCH = 5_000
+from ..topics import check_partitions, serialized
 
-
-@dataclass(frozen=True)
-class Chosen:
-    """Which records: up to `records` of each topic, the newest, or the oldest `from_beginning` or from a time (ms)."""
-
-    records: int = MOST_RECORDS
-    from_beginning: bool = False
-    since_ms: int | None = None
+Records = Mapping[str, Iterable[Record | tuple[Any, ...]]]
 
 
 @dataclass
@@ -45,16 +38,21 @@ class TopicInput:
     def __len__(self) -> int:
         return sum(map(len, self.batches))
 
+    def add(self, batch: OutputBatch, most: int) -> None:
+        """Add up to `most` records of a batch."""
+        columns = (batch.keys, batch.values, batch.timestamps, batch.headers, batch.partitions, batch.hashed)
+        cut = (None if column is None else list(column[:most]) for column in columns)
+        self.batches.append(OutputBatch(batch.topic, *cut))  # type: ignore[arg-type]
+
     def first(self, most: int) -> TopicInput:
         """Return the input with up to `most` records; a table stays whole."""
-        if self.is_table or len(self) <= most:
+        if self.is_table:
             return self
-        made, left = TopicInput(self.partitions), most
-        for each in self.batches:
-            if left > 0:
-                made.batches.append(cut(each, 0, left))
-                left -= len(each)
-        return made
+        cut = TopicInput(self.partitions)
+        for batch in self.batches:
+            if len(cut) < most:
+                cut.add(batch, most - len(cut))
+        return cut
 
 
 Inputs = Mapping[str, TopicInput]
@@ -73,23 +71,47 @@ def source_topics(application: Application, known: Collection[str] = ()) -> list
     return list(dict.fromkeys([*program.topics(), *matched]))
 
 
+def source_of(application: Application, topic: str) -> SourceNode:
+    """Return the source that reads a topic; that of a global store, if no task reads it."""
+    sources = [node for node in application.program.nodes.values() if isinstance(node, SourceNode)]
+    matching = (source for source in sources if source.pattern is not None and source.pattern.fullmatch(topic))
+    return next((source for source in sources if topic in source.topics), next(matching, sources[0]))
+
+
 def tables_of(application: Application) -> set[str]:
     """Return the topics that fill global and read-only stores."""
     program = application.program
-    read_only = (each.source for part in program.subtopologies for each in part.read_only_stores)
+    read_only = (store.source for part in program.subtopologies for store in part.read_only_stores)
     return {
-        topic for source in (*(each.source for each in program.global_stores), *read_only) for topic in source.topics
+        topic for source in (*(store.source for store in program.global_stores), *read_only) for topic in source.topics
     }
 
 
-def read_inputs(application: Application, log: Log, chosen: Chosen) -> Inputs:
-    """Return committed records of the source topics; nothing is written, and no group is joined.
+def serialized_inputs(application: Application, records: Records, partitions: int | Mapping[str, int]) -> Inputs:
+    """Return records by topic as bytes. Raises UnknownTopicError for a topic that no source reads."""
+    topics = source_topics(application, records)
+    check_partitions(partitions, None)
+    counts = {topic: partitions if isinstance(partitions, int) else partitions.get(topic, 1) for topic in topics}
+    inputs = {topic: TopicInput(counts[topic]) for topic in topics}
+    now_ms = SystemClock().now_ms()
+    for topic, some in records.items():
+        if topic not in inputs:
+            raise UnknownTopicError(
+                f"no source reads topic {topic!r}{nearest(topic, topics)}; the sources read: {', '.join(topics)}"
+            )
+        source = source_of(application, topic)
+        inputs[topic].batches.append(serialized(topic, source, application.settings, some, None, counts[topic], now_ms))
+    return inputs
 
-    Topics that are compacted, or that fill a global or read-only store, are read whole. Raises UnknownTopicError for a
-    topic that the log does not have, ConfigError if there are no records.
+
+def read_inputs(application: Application, log: Log, limit: int, from_beginning: bool, since_ms: int | None) -> Inputs:
+    """Return up to `limit` committed records of each source topic; nothing is written, and no group is joined.
+
+    They are the newest, the oldest (`from_beginning`) or the first since a time. Topics that are compacted, or that
+    fill a global or read-only store, are read whole. Raises UnknownTopicError for a topic that the log does not have.
     """
-    topics = log.topics()
-    found: dict[str, TopicInput] = {}
+    topics, tables = log.topics(), tables_of(application)
+    inputs: dict[str, TopicInput] = {}
     for topic in source_topics(application, topics):
         info = topics.get(topic)
         if info is None:
@@ -99,15 +121,18 @@ def read_inputs(application: Application, log: Log, chosen: Chosen) -> Inputs:
                 f"application's log with --log, make the topic (penstock topics create {topic}), or give records with "
                 "--file"
             )
-        is_table = topic in tables_of(application) or "compact" in info.config.get("cleanup.policy", "")
-        found[topic] = _read_topic(log, info, chosen, is_table=is_table)
-    check_inputs(application, found)
-    return found
+        if topic in tables or "compact" in info.config.get("cleanup.policy", ""):
+            inputs[topic] = _read_topic(log, info, None, True, None)
+            inputs[topic].is_table = True
+        else:
+            inputs[topic] = _read_topic(log, info, limit, from_beginning, since_ms)
+    return inputs
 
 
 def check_inputs(application: Application, inputs: Inputs) -> None:
     """Raise ConfigError if there are no records to process."""
-    if not any(len(each) for topic, each in inputs.items() if topic not in tables_of(application)):
+    tables = tables_of(application)
+    if not any(len(each) for topic, each in inputs.items() if topic not in tables):
         topics = ", ".join(map(repr, inputs)) or "none"
         raise ConfigError(
             f"application {application.id!r}: there is nothing to profile: no records in its source topics ({topics}). "
@@ -116,25 +141,24 @@ def check_inputs(application: Application, inputs: Inputs) -> None:
         )
 
 
-def _read_topic(log: Log, info: TopicInfo, chosen: Chosen, *, is_table: bool) -> TopicInput:
-    partitions = [TopicPartition(info.name, each) for each in range(info.partitions)]
-    starts, ends = dict(log.start_offsets(partitions)), dict(log.end_offsets(partitions))
-    made = TopicInput(info.partitions, is_table=is_table)
-    if chosen.since_ms is not None and not is_table:
-        starts |= log.offsets_for_time(partitions, chosen.since_ms)
+def _read_topic(log: Log, info: TopicInfo, limit: int | None, from_beginning: bool, since_ms: int | None) -> TopicInput:
+    partitions = [TopicPartition(info.name, number) for number in range(info.partitions)]
+    starts, ends = dict(log.start_offsets(partitions)), log.end_offsets(partitions)
+    if since_ms is not None:
+        starts |= log.offsets_for_time(partitions, since_ms)
     lengths = {each: max(0, ends[each] - starts[each]) for each in partitions}
-    shares = lengths if is_table else divide(chosen.records, lengths)
-    is_newest = not (is_table or chosen.from_beginning or chosen.since_ms is not None)
-    for each in partitions:
-        start = ends[each] - shares[each] if is_newest else starts[each]
-        left = None if is_table else shares[each]
-        for batch in read_up_to(log, each, start, ends[each]):
-            for cut in _cut(batch, left):
-                made.batches.append(cut)
-            left = None if left is None else left - len(batch.keys)
-            if left is not None and left <= 0:
+    shares = lengths if limit is None else divide(limit, lengths)
+    topic = TopicInput(info.partitions)
+    for partition, left in shares.items():
+        start = starts[partition] if from_beginning or since_ms is not None else ends[partition] - left
+        for read in read_up_to(log, partition, start, ends[partition]):
+            if left <= 0:
                 break
-    return made
+            batch = OutputBatch(read.topic, read.keys, read.values, read.timestamps, read.headers)  # type: ignore[arg-type]
+            batch.partitions = [(partition.partition,)] * len(read)
+            topic.add(batch, left)
+            left -= len(read)
+    return topic
 
 
 def divide(records: int, lengths: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
@@ -145,31 +169,7 @@ def divide(records: int, lengths: Mapping[TopicPartition, int]) -> dict[TopicPar
     """
     shares: dict[TopicPartition, int] = {}
     left = records
-    for number, (each, length) in enumerate(sorted(lengths.items(), key=lambda item: item[1])):
-        shares[each] = min(length, left // (len(lengths) - number))
-        left -= shares[each]
+    for number, (partition, length) in enumerate(sorted(lengths.items(), key=lambda item: item[1])):
+        shares[partition] = min(length, left // (len(lengths) - number))
+        left -= shares[partition]
     return shares
-
-
-def _cut(batch: RecordBatch, most: int | None) -> Iterator[OutputBatch]:
-    """Yield the first records of a batch, each for the partition that it was read from."""
-    end = len(batch.keys) if most is None else min(most, len(batch.keys))
-    if end > 0:
-        yield OutputBatch(
-            batch.topic,
-            list(batch.keys[:end]),
-            list(batch.values[:end]),
-            list(batch.timestamps[:end]),
-            None if batch.headers is None else list(batch.headers[:end]),
-            [(batch.partition,)] * end,
-        )
-
-
-def cut(batch: OutputBatch, start: int, end: int) -> OutputBatch:
-    """Return the records of a batch from index `start` to `end`."""
-
-    def part(column: Sequence[object] | None) -> list[object] | None:
-        return None if column is None else list(column[start:end])
-
-    columns = (batch.keys, batch.values, batch.timestamps, batch.headers, batch.partitions, batch.hashed)
-    return OutputBatch(batch.topic, *map(part, columns))  # type: ignore[arg-type]

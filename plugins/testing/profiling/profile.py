@@ -1,50 +1,42 @@
-"""profile: runs a program aside, on real records, and says where its time goes."""
+"""profile: runs a program aside, on real records, and returns a Profile: where its time goes, as data."""
 
 from __future__ import annotations
 
 import gc
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from typing import Any
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
 
 from penstock import (
     Application,
     ConfigError,
-    Log,
-    Record,
+    RuntimeUnavailableError,
     SinkNode,
-    SourceNode,
     SystemClock,
     Topology,
     TopologyBuilder,
-    UnknownTopicError,
 )
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
-from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from penstock.program.checks import nearest
 
-from ..topics import check_partitions, named_topics, serialized
-from .functions import describe_node
+from ..topics import named_topics
 from .hooks import PROCESS, Described, hooked_worker
-from .inputs import MOST_RECORDS, Chosen, Inputs, TopicInput, check_inputs, read_inputs, source_topics
-from .result import NodeProfile, Profile, StoreProfile, StoreUse
-from .sampler import Sampler, why_not
-from .scratch import ScratchRun
-from .stopwatch import Call, Part, Stopwatch, ancestors
-from .worker import MeasuredWorker, Seconds, Totals
+from .inputs import Inputs, Records, check_inputs, read_inputs, serialized_inputs
+from .sampler import Function, Sampler, Stack, check_flame, describe_node, why_not, write_flame
+from .scratch import MeasuredWorker, ScratchRun, Totals
+from .stopwatch import Call, Stopwatch
 
-_WARM_UP = 1_000
-Records = Mapping[str, Iterable[Record | tuple[Any, ...]]]
+_MOST_RECORDS, _WARM_UP = 50_000, 1_000
 
 
 def profile(
     program: Application | Topology | TopologyBuilder,
     records: Records | None = None,
     *,
-    limit: int = MOST_RECORDS,
+    limit: int = _MOST_RECORDS,
     from_beginning: bool = False,
     since_ms: int | None = None,
     partitions: int | Mapping[str, int] = 1,
@@ -64,48 +56,116 @@ def profile(
     Raises ConfigError where there are no records, UnknownTopicError for a topic that is not there.
     """
     application = program if isinstance(program, Application) else Application("profile", program)
-    if type(limit) is not int or limit < 1:
-        raise ConfigError(f"limit: expected a number of records from 1 on, found {limit!r}")
-    if commit_every is not None and (type(commit_every) is not int or commit_every < 1):
-        raise ConfigError(f"commit_every: expected a number of records from 1 on, found {commit_every!r}")
+    for name, number in (("limit", limit), ("commit_every", 1 if commit_every is None else commit_every)):
+        if type(number) is not int or number < 1:
+            raise ConfigError(f"{name}: expected a number of records from 1 on, found {number!r}")
+    topics: dict[str, int] = {}
     if records is not None:
-        inputs = _serialized(application, records, partitions)
-        return profile_inputs(application, inputs, commit_every=commit_every, once=once)
-    with closing(open_log(application.settings)) as log:
-        application = stored_application(application, log)
-        inputs = read_inputs(application, log, Chosen(limit, from_beginning, since_ms))
-        topics = partitions_of(log)
+        inputs = serialized_inputs(application, records, partitions)
+    else:
+        with closing(open_log(application.settings)) as log:
+            application = stored_application(application, log)
+            inputs = read_inputs(application, log, limit, from_beginning, since_ms)
+            topics = {name: info.partitions for name, info in log.topics().items() if not info.internal}
     return profile_inputs(application, inputs, topics, commit_every=commit_every, once=once)
 
 
-def partitions_of(log: Log) -> dict[str, int]:
-    """Return the topics of a log, without internal ones, with their numbers of partitions."""
-    return {name: info.partitions for name, info in log.topics().items() if not info.internal}
+@dataclass(frozen=True)
+class StoreUse:
+    """What one node did with one store: calls by method, and their time."""
+
+    store: str
+    calls: Mapping[str, int]
+    seconds: float
 
 
-def _serialized(application: Application, records: Records, partitions: int | Mapping[str, int]) -> Inputs:
-    topics = source_topics(application, records)
-    check_partitions(partitions, None)
-    counts = {each: partitions if isinstance(partitions, int) else partitions.get(each, 1) for each in topics}
-    inputs = {each: TopicInput(counts[each]) for each in topics}
-    now_ms = SystemClock().now_ms()
-    for topic, some in records.items():
-        if topic not in inputs:
-            raise UnknownTopicError(
-                f"no source reads topic {topic!r}{nearest(topic, topics)}; the sources read: {', '.join(topics)}"
-            )
-        source = source_of(application, topic)
-        inputs[topic].batches.append(serialized(topic, source, application.settings, some, None, counts[topic], now_ms))
-    return inputs
+@dataclass(frozen=True)
+class NodeProfile:
+    """One node, over all its tasks.
+
+    `own_seconds` are those of the node itself: without the nodes below it, its stores and its serdes. `seconds` are
+    with `stores` and `serde_seconds`: decoding at a source, encoding at a sink, and what stores read and write for the
+    node. `schedule_calls`: how often its punctuators and timers were called; their time is its own. Both times are None
+    for a node that fills a global store.
+    """
+
+    name: str
+    kind: str
+    functions: Sequence[str]
+    records_in: int
+    records_out: int
+    dropped: int
+    own_seconds: float | None
+    serde_seconds: float
+    stores: Sequence[StoreUse] = ()
+    schedule_calls: int = 0
+
+    @property
+    def seconds(self) -> float | None:
+        """The time of the node with its stores and serdes."""
+        if self.own_seconds is None:
+            return None
+        return self.own_seconds + self.serde_seconds + sum(each.seconds for each in self.stores)
 
 
-def source_of(application: Application, topic: str) -> SourceNode:
-    """Return the source that reads a topic; that of a global store, if no task reads it."""
-    sources = [node for node in application.program.nodes.values() if isinstance(node, SourceNode)]
-    return next(
-        (each for each in sources if topic in each.topics),
-        next((each for each in sources if each.pattern is not None and each.pattern.fullmatch(topic)), sources[0]),
-    )
+@dataclass(frozen=True)
+class StoreProfile:
+    """One store, over all its tasks. `commit_seconds`: serializing what nodes have put, before commits."""
+
+    name: str
+    calls: Mapping[str, int]
+    seconds: float
+    commit_seconds: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Where the time of a program goes.
+
+    `records` are the records of the source topics. `seconds` and `phases` are of the run without hooks, `cpu_seconds`
+    its CPU time; the phases that make up processing are divided as in the run with hooks. `hooked_seconds` and
+    `hooked_cpu_seconds` are of that run. With `once` there was no other. `error` ended the run early. `why_no_samples`
+    says why `functions` and `stacks` are empty, if they are.
+    """
+
+    application_id: str
+    records: int
+    seconds: float
+    cpu_seconds: float
+    hooked_seconds: float
+    hooked_cpu_seconds: float
+    once: bool
+    commits: int
+    phases: Mapping[str, float]
+    nodes: Sequence[NodeProfile]
+    stores: Sequence[StoreProfile]
+    functions: Sequence[Function] = ()
+    stacks: Mapping[Stack, float] = field(default_factory=dict)
+    samples: int = 0
+    why_no_samples: str = ""
+    error: Exception | None = None
+
+    @property
+    def records_per_second(self) -> float:
+        """Records by the time without hooks."""
+        return self.records / max(self.seconds, 1e-9)
+
+    @property
+    def overhead(self) -> float | None:
+        """How much more CPU time the run with hooks took, as a share; None with `once`."""
+        if self.once or self.cpu_seconds <= 0:
+            return None
+        return self.hooked_cpu_seconds / self.cpu_seconds - 1.0
+
+    def write_flame(self, path: str) -> None:
+        """Write a flame graph: FILE.json for https://speedscope.app, FILE.folded or FILE.txt as collapsed stacks.
+
+        Raises ConfigError for another name, RuntimeUnavailableError where no samples could be taken.
+        """
+        check_flame(Path(path))
+        if self.why_no_samples:
+            raise RuntimeUnavailableError(f"profile: there is no flame graph: {self.why_no_samples}")
+        write_flame(self.stacks, Path(path), self.application_id)
 
 
 def profile_inputs(
@@ -116,72 +176,55 @@ def profile_inputs(
     commit_every: int | None = None,
     once: bool = False,
 ) -> Profile:
-    """Run the application with `inputs`, in the topics of which it knows the number of partitions (`topics`)."""
+    """Run the application with `inputs`; `topics` are numbers of partitions of others that it may write to."""
     check_inputs(application, inputs)
-    now_ms, known = SystemClock().now_ms(), _needed(application, topics or {})
+    named = named_topics(application)
+    outputs = {topic: count for topic, count in (topics or {}).items() if named is None or topic in named}
+    now_ms = SystemClock().now_ms()
     watch, described = Stopwatch(), Described()
-    plain: Totals | None = None
+    error: Exception | None = None
 
-    def run(records: Inputs, worker: type[MeasuredWorker], sampler: Sampler | None = None) -> _Run:
-        with (
-            TemporaryDirectory("profile") as directory,
-            closing(
-                ScratchRun(application, records, known, directory, now_ms, worker=worker, commit_every=commit_every)
-            ) as found,
-        ):
-            error: Exception | None = None
-            found.open()
+    def run(records: Inputs, worker: type[MeasuredWorker], sampler: Sampler | None = None) -> Totals:
+        nonlocal error
+        with closing(ScratchRun(application, records, outputs, now_ms, worker, commit_every)) as scratch:
+            scratch.open()
             watch.begin()
             try:
-                found.process(sampler)
+                with nullcontext() if sampler is None else sampler.running():
+                    scratch.process()
             except Exception as raised:
                 error = raised
-            return _Run(found, error)
+            return scratch.totals
 
+    why_no_samples = why_not()
+    sampler = None if why_no_samples else Sampler(watch.labels)
     with _tuned_garbage_collector():
         if not once:
             run({topic: each.first(_WARM_UP) for topic, each in inputs.items()}, MeasuredWorker)
-            plain = run(inputs, MeasuredWorker).totals
-        why_no_samples = why_not()
-        sampler = None if why_no_samples else Sampler(watch.labels)
+        plain = None if once else run(inputs, MeasuredWorker)
         watch.calibrate()
+        error = None
         hooked = run(inputs, hooked_worker(watch, described), sampler)
-    of_run = plain or hooked.totals
-    calls = watch.calls()
-    processing = _processing(application, hooked.totals, calls)
-    calls = _scaled(calls, of_run, processing)
+    timed = plain or hooked
+    times = _Times(application, watch.calls(), timed, hooked)
     return Profile(
         application.id,
         _count(application, hooked),
-        of_run.seconds,
-        of_run.cpu,
-        hooked.totals.seconds,
-        hooked.totals.cpu,
+        timed.seconds,
+        timed.cpu,
+        hooked.seconds,
+        hooked.cpu,
         once,
-        of_run.commits,
-        _phases(of_run, processing),
-        _nodes(application, hooked, of_run.decode, calls, described),
-        _stores(calls),
+        timed.counts.commits,
+        times.phases(timed.counts.phases),
+        times.nodes(application, hooked, timed.decode, described),
+        times.stores(),
         () if sampler is None else sampler.functions(),
         {} if sampler is None else sampler.stacks(),
         0 if sampler is None else sampler.samples,
         why_no_samples,
-        hooked.error,
+        error,
     )
-
-
-class _Run:
-    """What is left of a run that is closed."""
-
-    def __init__(self, run: ScratchRun, error: Exception | None) -> None:
-        self.totals, self.error = run.totals, error
-        self.metrics = run.metrics()
-
-
-def _needed(application: Application, topics: Mapping[str, int]) -> dict[str, int]:
-    """Return those topics of the log that the program may write to: all, where a function chooses them."""
-    named = named_topics(application)
-    return {topic: count for topic, count in topics.items() if named is None or topic in named}
 
 
 @contextmanager
@@ -196,138 +239,129 @@ def _tuned_garbage_collector() -> Iterator[None]:
         gc.unfreeze()
 
 
-# ---------------------------------------------------------------------- what was found
-
-
-def _scaled(calls: list[Call], run: Totals, processing: Mapping[str, float]) -> list[Call]:
-    """Return the times of the run with hooks as shares of the processing of `run`, which has none.
-
-    What is left of the hooks' cost, or the machine's speed, made all of them longer alike.
-    """
-    whole, of_run = sum(processing.values()), run.phases["process"] + run.phases["punctuate"]
-    if whole <= 0 or of_run <= 0:
-        return calls
-    return [each._replace(seconds=each.seconds * of_run / whole) for each in calls]
-
-
-def _count(application: Application, hooked: _Run) -> int:
+def _count(application: Application, hooked: Totals) -> int:
     """Return how many records of source topics were processed: not those of repartition topics."""
-    program = application.program
-    sources = [
-        node.name
-        for part in program.subtopologies
-        for node in part.sources
-        if not set(node.topics) & set(program.internal_topics)
-    ]
-    return sum(hooked.metrics[each].records_in for each in sources if each in hooked.metrics)
+    program, nodes = application.program, hooked.counts.nodes
+    sources = [source for part in program.subtopologies for source in part.sources]
+    outside = [source.name for source in sources if not set(source.topics) & set(program.internal_topics)]
+    return sum(nodes[name]["in"] for name in outside if name in nodes)
 
 
-def _processing(application: Application, hooked: Totals, calls: list[Call]) -> dict[str, float]:
-    """Return how the time of processing is divided in the run with hooks."""
-    of = {"nodes": 0.0, "stores": 0.0, "sinks": 0.0, "loop": 0.0}
-    sinks = {name for name, node in application.program.nodes.items() if isinstance(node, SinkNode)}
-    for index, call in enumerate(calls):
-        above = [call.part, *ancestors(calls, index)]
-        if above[-1] != PROCESS:
-            continue
-        owner, inside = _owner(above)
-        if owner is None:
-            of["loop"] += call.seconds
-        elif any(each.kind == "store" for each in inside):
-            of["stores"] += call.seconds
-        else:
-            of["sinks" if owner in sinks else "nodes"] += call.seconds
-    # Decoding is a part of the loop, and is counted beside.
-    of["loop"] = max(0.0, of["loop"] - hooked.phases["decode"])
-    return of
+class _Times:
+    """The run with hooks, divided among phases, nodes and stores.
 
+    The times are shares of the processing of `timed`, a run without hooks: what is left of the hooks' cost, or the
+    machine's speed, made all of them longer alike.
+    """
 
-def _phases(run: Totals, processing: Mapping[str, float]) -> dict[str, float]:
-    """Return the seconds of each phase of a run; its processing is divided as that of the run with hooks."""
-    taken = Seconds(run.phases)
-    whole = sum(processing.values()) or 1.0
-    of_run = taken.pop("process", 0.0) + taken.pop("punctuate", 0.0)
-    found = {
-        "read": taken.pop("read", 0.0),
-        "decode": taken.pop("decode", 0.0),
-        **{name: of_run * part / whole for name, part in processing.items()},
-        "flush and write stores": taken.pop("state", 0.0),
-        "changelog": taken.pop("changelog", 0.0) + taken.pop("snapshot", 0.0),
-        "commit": taken.pop("write", 0.0),
-    }
-    found["other"] = sum(taken.values())
-    return {name: max(0.0, seconds) for name, seconds in found.items()}
+    def __init__(self, application: Application, calls: list[Call], timed: Totals, hooked: Totals) -> None:
+        self._processing = {"nodes": 0.0, "stores": 0.0, "sinks": 0.0, "loop": 0.0}
+        self._own: dict[str, float] = defaultdict(float)
+        self._serdes: dict[str, float] = defaultdict(float)
+        self._called: Counter[str] = Counter()
+        # By store and node; None for the engine.
+        self._uses: dict[tuple[str, str | None], Counter[str]] = {}
+        self._use_seconds: dict[tuple[str, str | None], float] = defaultdict(float)
+        # By store, with serdes.
+        self._store_seconds: dict[str, float] = defaultdict(float)
+        self._commit_seconds: dict[str, float] = defaultdict(float)
+        sinks = {name for name, node in application.program.nodes.items() if isinstance(node, SinkNode)}
+        for call in calls:
+            if call.path and call.path[-1] == PROCESS:
+                self._processing[_phase(call, sinks)] += call.seconds
+        # Decoding is a part of the loop, and is counted beside.
+        decoded = hooked.counts.phases.get("decode", 0.0)
+        self._processing["loop"] = max(0.0, self._processing["loop"] - decoded)
+        self._whole = sum(self._processing.values())
+        processed = sum(timed.counts.phases.get(each, 0.0) for each in ("process", "punctuate"))
+        scale = processed / self._whole if self._whole > 0 and processed > 0 else 1.0
+        for call in calls[1:]:
+            self._add(call, call.seconds * scale)
 
-
-def _owner(above: Sequence[Part]) -> tuple[str | None, Sequence[Part]]:
-    """Return the node at work, and what of it: `above` has the innermost part first."""
-    for index, each in enumerate(above):
-        if each.kind in ("node", "schedule"):
-            return each.name, above[:index]
-    return None, above
-
-
-def _nodes(
-    application: Application, run: _Run, decoding: Mapping[str, float], calls: list[Call], described: Described
-) -> list[NodeProfile]:
-    own, serdes, seconds, fired = Seconds(), Seconds(), Seconds(), Counter[str]()
-    stores: dict[tuple[str, str], Counter[str]] = {}
-    for index, call in enumerate(calls):
-        above = [call.part, *ancestors(calls, index)]
-        owner, inside = _owner(above)
-        if owner is None:
-            continue
-        store = next((each.name for each in reversed(inside) if each.kind == "store"), None)
+    def _add(self, call: Call, seconds: float) -> None:
+        node, inside = call.inside()
+        part = call.path[0]
+        stores = [each for each in inside if each.kind in ("store", "flush")]
+        use = (stores[-1].name, node) if stores else None
+        if use is not None:
+            of_store = self._commit_seconds if stores[-1].kind == "flush" else self._store_seconds
+            of_store[use[0]] += seconds
+            counts = self._uses.setdefault(use, Counter())
+            if part.kind == "store" and len(stores) == 1 and call.times:
+                counts[part.of] += call.times
+        if node is None:
+            return
         if any(each.kind == "serde" for each in inside):
-            serdes[owner] += call.seconds
-        elif store is not None:
-            seconds[owner, store] += call.seconds
+            self._serdes[node] += seconds
+        elif use is not None:
+            self._use_seconds[use] += seconds
         else:
-            own[owner] += call.seconds
-        if call.part.kind == "schedule":
-            fired[owner] += call.times
-        if call.part.kind == "store" and len(inside) == 1 and call.times:
-            stores.setdefault((owner, call.part.name), Counter())[call.part.of] += call.times
-    for source, took in decoding.items():
-        serdes[source] += took
-    of_globals = {node.name for each in application.program.global_stores for node in (each.source, each.processor)}
-    found = []
-    for name, node in application.program.nodes.items():
-        metrics = run.metrics.get(name)
-        is_global = name in of_globals
-        kind, functions = described.get(name) or describe_node(node, None)
-        found.append(
-            NodeProfile(
-                name,
-                f"{kind}, of a global store" if is_global else kind,
-                functions,
-                0 if metrics is None else metrics.records_in,
-                0 if metrics is None else metrics.records_out,
-                0 if metrics is None else sum(metrics.dropped.values()),
-                None if is_global else own[name],
-                serdes[name],
-                tuple(
-                    StoreUse(store, dict(counts), seconds[owner, store])
-                    for (owner, store), counts in stores.items()
-                    if owner == name
-                ),
-                fired[name],
+            self._own[node] += seconds
+        if part.kind == "schedule":
+            self._called[node] += call.times
+
+    def phases(self, phases: Mapping[str, float]) -> dict[str, float]:
+        """Return the seconds of each phase of a run; its processing is divided as that of the run with hooks."""
+        left = dict(phases)
+
+        def take(*names: str) -> float:
+            return sum(left.pop(name, 0.0) for name in names)
+
+        processing = take("process", "punctuate")
+        taken = {
+            "read": take("read"),
+            "decode": take("decode"),
+            **{name: processing * part / (self._whole or 1.0) for name, part in self._processing.items()},
+            "flush and write stores": take("state"),
+            "changelog": take("changelog", "snapshot"),
+            "commit": take("write"),
+        }
+        taken["other"] = sum(left.values())
+        return {name: max(0.0, seconds) for name, seconds in taken.items()}
+
+    def nodes(
+        self, application: Application, hooked: Totals, decode: Mapping[str, float], described: Described
+    ) -> list[NodeProfile]:
+        fill = {node.name for store in application.program.global_stores for node in (store.source, store.processor)}
+        profiles = []
+        for name, node in application.program.nodes.items():
+            counts = hooked.counts.nodes.get(name, {"in": 0, "out": 0, "dropped": {}})
+            kind, functions = described.get(name) or describe_node(node, None)
+            profiles.append(
+                NodeProfile(
+                    name,
+                    f"{kind}, of a global store" if name in fill else kind,
+                    functions,
+                    counts["in"],
+                    counts["out"],
+                    sum(counts["dropped"].values()),
+                    None if name in fill else self._own[name],
+                    self._serdes[name] + decode.get(name, 0.0),
+                    tuple(
+                        StoreUse(store, dict(calls), self._use_seconds[store, user])
+                        for (store, user), calls in self._uses.items()
+                        if user == name and calls
+                    ),
+                    self._called[name],
+                )
             )
-        )
-    return found
+        return profiles
+
+    def stores(self) -> list[StoreProfile]:
+        """Return the stores that were used, or written at commits."""
+        calls: dict[str, Counter[str]] = {}
+        for (store, _), counts in self._uses.items():
+            calls.setdefault(store, Counter()).update(counts)
+        return [
+            StoreProfile(store, dict(counts), self._store_seconds[store], self._commit_seconds[store])
+            for store, counts in calls.items()
+        ]
 
 
-def _stores(calls: list[Call]) -> list[StoreProfile]:
-    counts: dict[str, Counter[str]] = {}
-    seconds, at_commit = Seconds(), Seconds()
-    for index, call in enumerate(calls):
-        above = [call.part, *ancestors(calls, index)]
-        inside = [each for each in above if each.kind in ("store", "flush")]
-        if not inside:
-            continue
-        [*_, outermost] = inside
-        store = counts.setdefault(outermost.name, Counter())
-        (at_commit if outermost.kind == "flush" else seconds)[outermost.name] += call.seconds
-        if call.part.kind == "store" and len(inside) == 1 and call.times:
-            store[call.part.of] += call.times
-    return [StoreProfile(name, dict(counts[name]), seconds[name], at_commit[name]) for name in counts]
+def _phase(call: Call, sinks: set[str]) -> str:
+    node, inside = call.inside()
+    if node is None:
+        return "loop"
+    if any(part.kind == "store" for part in inside):
+        return "stores"
+    return "sinks" if node in sinks else "nodes"

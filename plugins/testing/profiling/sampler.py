@@ -1,35 +1,38 @@
-"""Sampler: looks at the stack of this thread a thousand times a second. Files that draw it as a flame graph."""
+"""Sampler: looks at the stack of this thread a thousand times a second; names of functions and nodes; flame graphs."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import sys
+import sysconfig
 import threading
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
-from types import CodeType, FrameType
+from types import BuiltinFunctionType, CodeType, FrameType
+from typing import Any
 
-from penstock import ConfigError, RuntimeUnavailableError
-
-from .functions import Function, describe_code, is_users
+import penstock
+from penstock import ConfigError, Node, SinkNode, SourceNode
+from penstock.operator import Operator
+from penstock.program.wrapping import innermost
 
 _INTERVAL = 0.001
 _DROPPED = ("/core/task/", "/penstock/task/", "/plugins/engine/", "/plugins/testing/profiling/")
 """The engine's own frames say nothing of the program: their time is that of what called them."""
-FORMATS = {".json": "speedscope", ".folded": "collapsed stacks", ".txt": "collapsed stacks"}
-"""What a file of a flame graph is, by the end of its name."""
-
 Stack = tuple[str, ...]
 """Labels of frames, the outermost first."""
 
 
 def check_flame(path: Path) -> None:
     """Raise ConfigError for a file whose name does not say what is to be written, or whose directory there is not."""
-    if path.suffix not in FORMATS:
+    if path.suffix not in (".json", ".folded", ".txt"):
         raise ConfigError(
             f"--flame {path}: expected a name that ends with .json (for https://speedscope.app), or with .folded or "
             ".txt (collapsed stacks, for flamegraph.pl or inferno)"
@@ -59,17 +62,14 @@ class Sampler:
 
     def __init__(self, labels: Mapping[int, str]) -> None:
         self._labels = labels
-        self._stacks: Counter[tuple[int, ...]] = Counter()
         self._codes: dict[int, CodeType] = {}
-        self._seconds: dict[tuple[int, ...], float] = {}
+        self._seconds: dict[tuple[int, ...], float] = defaultdict(float)
         self._last = 0.0
         self.samples = 0
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Take samples. Raises RuntimeUnavailableError where it cannot (`why_not`)."""
-        if why := why_not():
-            raise RuntimeUnavailableError(f"profile: no samples can be taken: {why}")
+        """Take samples, where that can be done (`why_not`)."""
         before = signal.signal(signal.SIGALRM, self._look)
         signal.siginterrupt(signal.SIGALRM, False)
         self._last = perf_counter()
@@ -88,8 +88,7 @@ class Sampler:
             codes[which] = code
             stack.append(which)
             frame = frame.f_back
-        found = tuple(stack)
-        self._seconds[found] = self._seconds.get(found, 0.0) + now - self._last
+        self._seconds[tuple(stack)] += now - self._last
         self.samples += 1
         self._last = perf_counter()
 
@@ -98,48 +97,45 @@ class Sampler:
         labels: dict[int, str | None] = {
             which: self._labels.get(which) or _label(code) for which, code in self._codes.items()
         }
-        found: dict[Stack, float] = {}
+        found: dict[Stack, float] = defaultdict(float)
         for stack, seconds in self._seconds.items():
             inside = self._inside(stack)
             shown = tuple(each for which in reversed(inside) if (each := labels[which]) is not None)
             if inside:
-                shown = shown or ("engine",)
-                found[shown] = found.get(shown, 0.0) + seconds
-        return found
+                found[shown or ("engine",)] += seconds
+        return dict(found)
 
     def functions(self) -> list[Function]:
         """Return the user's functions with their seconds, those with the most time of their own first.
 
         What a function calls that is not the user's, such as a library's function, is its own time.
         """
-        own: dict[int, float] = {}
-        total: dict[int, float] = {}
+        own: dict[int, float] = defaultdict(float)
+        total: dict[int, float] = defaultdict(float)
         users = {which for which, code in self._codes.items() if which not in self._labels and is_users(code)}
         for stack, seconds in self._seconds.items():
             inside = self._inside(stack)
             # A node or a store below the user's function is not its own time.
             for which in inside:
                 if which in users:
-                    own[which] = own.get(which, 0.0) + seconds
+                    own[which] += seconds
                     break
                 if which in self._labels:
                     break
             for which in set(inside) & users:
-                total[which] = total.get(which, 0.0) + seconds
-        made = [
-            Function(*describe_code(self._codes[which]), own.get(which, 0.0), seconds)
-            for which, seconds in total.items()
+                total[which] += seconds
+        functions = [
+            Function(*describe_code(self._codes[which]), own[which], seconds) for which, seconds in total.items()
         ]
-        return sorted(made, key=lambda each: (-each.own_seconds, -each.total_seconds, each.name))
+        return sorted(functions, key=lambda each: (-each.own_seconds, -each.total_seconds, each.name))
 
     def _inside(self, stack: tuple[int, ...]) -> tuple[int, ...]:
         """Return the frames that a batch called, the innermost first; none of a stack outside of batches."""
-        start = (index for index, which in enumerate(stack) if _is_start(self._codes[which]))
-        return stack[: next(start, 0)]
-
-
-def _is_start(code: CodeType) -> bool:
-    return code.co_name == "run_batch" and code.co_filename.endswith("task_worker.py")
+        for index, which in enumerate(stack):
+            code = self._codes[which]
+            if code.co_name == "run_batch" and code.co_filename.endswith("task_worker.py"):
+                return stack[:index]
+        return ()
 
 
 _PHASES = {
@@ -165,8 +161,8 @@ def _label(code: CodeType) -> str | None:
 
 
 def write_flame(stacks: Mapping[Stack, float], path: Path, name: str) -> None:
-    """Write a flame graph to a file, in the format that its name says (`FORMATS`)."""
-    if FORMATS[path.suffix] != "speedscope":
+    """Write a flame graph to a file, in the format that its name says (`check_flame`)."""
+    if path.suffix != ".json":
         lines = [
             f"{';'.join(each.replace(';', ',') for each in stack)} {max(1, round(seconds * 1e6))}\n"
             for stack, seconds in sorted(stacks.items())
@@ -200,3 +196,78 @@ def _speedscope(stacks: Mapping[Stack, float], name: str) -> dict[str, object]:
             }
         ],
     }
+
+
+_LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib", "stdlib", "platstdlib")})
+_OURS = tuple({str(Path(each).resolve()) + os.sep for each in penstock.__path__})
+_ROOT = str(Path(penstock.__path__[0]).resolve().parent) + os.sep
+_LAYERS = ("core", "stores", "plugins", "contrib", "doors")
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the user's. `own_seconds`: with what it calls that is not the program's; `total_seconds`: all."""
+
+    name: str
+    file: str
+    line: int
+    own_seconds: float
+    total_seconds: float
+
+
+def is_users(code: CodeType) -> bool:
+    """Return whether code is neither penstock's nor a library's."""
+    file = code.co_filename
+    if file.startswith("<") and file != "<stdin>" and not file.startswith("<ipython"):
+        return False
+    return not file.startswith((*_LIBRARIES, sys.prefix + os.sep + "lib")) and not _is_ours(file)
+
+
+def _is_ours(file: str) -> bool:
+    if file.startswith(_OURS) or file == "penstock profile":
+        return True
+    # A checkout, whose folders are the layers.
+    return file.startswith(_ROOT) and file[len(_ROOT) :].partition(os.sep)[0] in _LAYERS
+
+
+def describe_code(code: CodeType) -> tuple[str, str, int]:
+    """Return the name, the file and the first line of code, the name without what it is nested in."""
+    file = code.co_filename
+    name = code.co_qualname.replace(".<locals>", "")
+    return name, file if file.startswith("<") else os.path.relpath(file), code.co_firstlineno
+
+
+def describe_node(node: Node, processor: object) -> tuple[str, tuple[str, ...]]:
+    """Return the kind of a node, and the user's functions in it."""
+    if isinstance(node, SourceNode):
+        return f"source {', '.join(node.topics) or (node.pattern.pattern if node.pattern else '')}", ()
+    if isinstance(node, SinkNode):
+        return f"sink {node.topic if isinstance(node.topic, str) else 'of a chosen topic'}", ()
+    if processor is None:
+        return "processor", ()
+    made = innermost(processor)
+    if isinstance(made, Operator) and type(made).__module__.startswith("penstock."):
+        folds = [type(each).__name__ for each in vars(made).values() if type(each).__name__ == "Counting"]
+        name = "count" if folds else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(made).__name__).lower()
+        given = (vars(made).get(each) for each in ("function", "predicate"))
+        builtin = (each.__name__ for each in given if isinstance(each, (type, BuiltinFunctionType)))
+        return name, tuple(dict.fromkeys([*_functions(made, 2), *builtin]))
+    return type(made).__name__, ()
+
+
+def _functions(value: Any, depth: int) -> Iterator[str]:
+    """Yield the user's functions among an operator's attributes."""
+    code = getattr(value, "__code__", None)
+    if isinstance(code, CodeType):
+        if is_users(code):
+            name, file, line = describe_code(code)
+            yield f"{name.rpartition('.')[2]} ({file}:{line})"
+        elif depth:
+            for cell in value.__closure__ or ():
+                try:
+                    yield from _functions(cell.cell_contents, depth - 1)
+                except ValueError:  # an empty cell
+                    continue
+    elif depth and type(value).__module__.startswith("penstock.") and hasattr(value, "__dict__"):
+        for each in list(vars(value).values()):
+            yield from _functions(each, depth - 1)

@@ -2,34 +2,111 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
-from contextlib import nullcontext
-from pathlib import Path
+from dataclasses import dataclass, field
+from time import perf_counter, thread_time
+from typing import Any
 
-from penstock import Application, ManualClock, NodeMetrics, TaskId, TopicPartition, World
-from penstock.plugins.engine.program.preparation import make_changelog_topics
+from penstock import Application, ManualClock, PunctuationType, TaskId, TopicPartition, World
+from penstock.plugins.engine.program.preparation import make_changelog_topics, resolve
 from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
+from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
+from penstock.plugins.engine.task.task_worker import TaskWorker
+from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
 from penstock.stores.memory import MemoryBackend
 from penstock.task.progress import Front
 from penstock.task.schedules import NEVER
+from penstock.task.task import Task
 
 from .inputs import Inputs
-from .sampler import Sampler
-from .worker import MeasuredTask, MeasuredWorker, Totals
+
+
+@dataclass
+class Totals:
+    """The work of all tasks of a run. Times are seconds; `cpu` is the CPU time of the thread, `decode` by source."""
+
+    seconds: float = 0.0
+    cpu: float = 0.0
+    counts: DetailedCounts = field(default_factory=DetailedCounts)
+    decode: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+
+
+class MeasuredTask(Task):
+    """A task that asks for a commit after so many records."""
+
+    commit_every: int | None = None
+    _since_commit = 0
+
+    def process(self, limit: int) -> int:
+        if self.commit_every is None:
+            return super().process(limit)
+        done = super().process(min(limit, self.commit_every - self._since_commit))
+        self._since_commit += done
+        if self._since_commit >= self.commit_every:
+            self._since_commit = 0
+            self.progress.request_commit()
+        return done
+
+    def last_due(self) -> int | None:
+        """Return when the last schedule by the wall clock, or the first such timer, is due (ms); None without any."""
+        kind = PunctuationType.WALL_CLOCK_TIME
+        due = (-self._schedules.next_due(kind, lambda each: -each.due), self._punctuators.timers.next_due(kind))
+        return max((time for time in due if abs(time) != NEVER), default=None)
+
+
+class MeasuredWorker(TaskWorker):
+    """Runs batches as every driver does, and adds them to `totals`, also one that fails."""
+
+    task_class: type[Task] = MeasuredTask
+    commit_every: int | None = None
+    totals: Totals
+
+    def measure(
+        self, ends: Mapping[TopicPartition, int], wall_clock_ms: int, front: Front | None, totals: Totals
+    ) -> TaskReport:
+        """Run a batch; its time that no phase has is "other", and "process" if the batch fails."""
+        self.totals = totals
+        began, cpu, rest = perf_counter(), thread_time(), "process"
+        try:
+            report = self.run_batch(ends, wall_clock_ms, front=front)
+            totals.counts += report
+            rest = "other"
+        finally:
+            totals.seconds += perf_counter() - began
+            totals.cpu += thread_time() - cpu
+            unnamed = totals.seconds - sum(totals.counts.phases.values())
+            totals.counts += DetailedCounts(phases={rest: unnamed})
+        return report
+
+    def _make_task(self, *arguments: Any, **options: Any) -> Task:
+        task = super()._make_task(*arguments, **options)
+        if isinstance(task, MeasuredTask):
+            task.commit_every = self.commit_every
+        return task
+
+    def abandon(self, reason: str = "closed") -> None:
+        """Close the task; of a batch that failed, what was done until then counts."""
+        if self.task is not None:
+            for source, seconds in self.task.inputs.decode_seconds_by_source().items():
+                self.totals.decode[source] += seconds
+            if reason == "failed" and self._commits is not None:
+                self.totals.counts += self._report()
+        super().abandon(reason)
 
 
 class ScratchRun:
-    """One run of all tasks, each in batches, until all records are processed.
+    """One run of all tasks, each in batches, until all records are processed. It ends with a `with` block.
 
-    Log, changelog and local state are in `directory`; the serdes, the store backends and all other settings are the
-    application's. `topics`: numbers of partitions of further topics that the program may write to. The wall clock
-    stands still at `now_ms` while there are records. Then it moves once, so far that each schedule by it is called, and
-    what that causes is processed.
+    Log, changelog and local state are in a temporary directory; the serdes, the store backends and all other settings
+    are the application's. `topics`: numbers of partitions of further topics that the program may write to. The wall
+    clock stands still at `now_ms` while there are records. Then it moves once, so far that each schedule by it is
+    called, and what that causes is processed.
     """
 
     def __init__(
@@ -37,25 +114,23 @@ class ScratchRun:
         application: Application,
         inputs: Inputs,
         topics: Mapping[str, int],
-        directory: Path,
         now_ms: int,
-        *,
-        worker: type[MeasuredWorker] = MeasuredWorker,
-        commit_every: int | None = None,
+        worker: type[MeasuredWorker],
+        commit_every: int | None,
     ) -> None:
-        settings = application.settings
-        self._directory = directory
-        self.application = application.with_settings(
+        self._directory = TemporaryDirectory("profile")
+        directory, settings = self._directory.path, application.settings
+        self._application = application.with_settings(
             log=f"local:{directory}/log",
             # One that is kept in the log is in that one.
             changelog=f"directory:{directory}/changelog" if settings.log_changelog is None else settings.changelog,
             data_dir=str(directory),
             state_dir=str(directory / "state"),
         )
-        self.totals, self.opening = Totals(), Totals()
+        self.totals = Totals()
         self._clock = ManualClock(now_ms)
         self._resources = ProcessResources(World(clock=self._clock))
-        self._log = open_log(self.application.settings)
+        self._log = open_log(self._application.settings)
         self._workers: dict[TaskId, MeasuredWorker] = {}
         self._ticks: dict[TaskId, int] = {}
         try:
@@ -66,56 +141,51 @@ class ScratchRun:
             raise
 
     def _make_topics(self, inputs: Inputs, topics: Mapping[str, int]) -> None:
-        application, log = self.application, self._log
-        internal = {
-            decorate(application.id, each, application.program.internal_topics)
-            for each in application.program.internal_topics
-        }
-        handlers = [getattr(application.settings, name) for name in HANDLERS]
-        program = application.program
-        named = [*program.topics(), *program.sink_topics(), *dead_letter_topics(handlers)]
-        for topic in dict.fromkeys([*inputs, *named, *topics]):
-            if topic not in internal:
-                log.create_topic(topic, inputs[topic].partitions if topic in inputs else topics.get(topic, 1))
-        for each in inputs.values():
-            for batch in each.batches:
-                log.append(batch)
+        program = self._application.program
+        internal = {decorate(self._application.id, topic, program.internal_topics) for topic in program.internal_topics}
+        dead_letters = dead_letter_topics([getattr(self._application.settings, name) for name in HANDLERS])
+        named = {*inputs, *program.topics(), *program.sink_topics(), *dead_letters, *topics}
+        for topic in sorted(named - internal):
+            self._log.create_topic(topic, inputs[topic].partitions if topic in inputs else topics.get(topic, 1))
+        for source in inputs.values():
+            for batch in source.batches:
+                self._log.append(batch)
 
     def _make_workers(self, worker: type[MeasuredWorker], commit_every: int | None) -> None:
-        application, log = self.application, self._log
-        counts = {name: info.partitions for name, info in log.topics().items()}
-        assignment = application.program.resolve(counts, application.id)
+        application, log = self._application, self._log
+        assignment = resolve(application, log)
         for topic, count in assignment.missing.items():
             log.create_topic(topic, count, internal=True)
         make_changelog_topics(application, assignment, log)
         for task, partitions in sorted(assignment.tasks.items()):
-            made = worker(
+            self._workers[task] = worker(
                 application, task, partitions, log, resources=self._resources, task_count=len(assignment.tasks)
             )
-            made.commit_every = commit_every
-            self._workers[task] = made
-        numbers = {each.subtopology for each in self._workers}
-        upstream = {one: above for one, above in application.program.upstream().items() if one in numbers}
+            self._workers[task].commit_every = commit_every
+        numbers = {task.subtopology for task in self._workers}
+        upstream = {number: above for number, above in application.program.upstream().items() if number in numbers}
         self._in_front = in_front(upstream)
-        self._fronts: dict[int, Front] = {one: UNKNOWN for one, above in self._in_front.items() if above}
+        self._fronts: dict[int, Front] = {number: UNKNOWN for number, above in self._in_front.items() if above}
 
     # ------------------------------------------------------------------ running
 
     def open(self) -> None:
-        """Fill the global stores, and open all tasks; `opening` gets what that took."""
+        """Fill the global stores, and open all tasks; the totals are without that."""
         for task in self._workers:
-            self._run(task, {}, self.opening)
+            self._run(task, {})
+        self.totals = Totals()
 
-    def process(self, sampler: Sampler | None = None) -> None:
+    def process(self) -> None:
         """Process all records, and call what is scheduled. Raises what the program raises."""
-        with nullcontext() if sampler is None else sampler.running():
+        self._drain()
+        tasks = (worker.task for worker in self._workers.values())
+        dues = [due for task in tasks if isinstance(task, MeasuredTask) and (due := task.last_due()) is not None]
+        if dues:
+            self._clock.advance(f"{max(1, max(dues) - self._clock.now_ms())}ms")
+            for task in self._workers:
+                self._run(task, {})
             self._drain()
-            if (due := self._last_due()) is not None:
-                self._clock.advance(f"{max(1, due - self._clock.now_ms())}ms")
-                for task in self._workers:
-                    self._run(task, {}, self.totals)
-                self._drain()
-            self._settle()
+        self._settle()
 
     def _drain(self) -> None:
         has_more = True
@@ -123,47 +193,42 @@ class ScratchRun:
             has_more = False
             for task, worker in self._workers.items():
                 ends = self._log.end_offsets(worker.partitions)
-                committed = worker.commit
-                if committed is None or any(committed.positions[each] < end for each, end in ends.items()):
-                    before = None if committed is None else committed.positions
-                    report = self._run(task, ends, self.totals)
+                before = None if worker.commit is None else worker.commit.positions
+                if before is None or any(before[partition] < end for partition, end in ends.items()):
                     # A task with `max_task_idle` may wait for an input that is empty, while the clock stands still.
-                    has_more |= report != before
+                    has_more |= self._run(task, ends) != before
 
-    def _run(self, task: TaskId, ends: Mapping[TopicPartition, int], totals: Totals) -> Mapping[TopicPartition, int]:
+    def _run(self, task: TaskId, ends: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int]:
         front = self._fronts.get(task.subtopology)
-        report = self._workers[task].measure(ends, self._clock.now_ms(), front, totals)
+        report = self._workers[task].measure(ends, self._clock.now_ms(), front, self.totals)
         self._ticks[task] = NEVER if report.next_tick is None else report.next_tick
         return report.positions
 
     def _settle(self) -> None:
         """Let tasks behind others call what waits for these: everything in front of them is read now."""
-        holding = self.application.program.holding()
+        holding = self._application.program.holding()
         for number in sorted(self._fronts, key=lambda each: len(self._in_front[each])):
             above = holding.intersection(self._in_front[number])
             inputs = [each for task, of in self._workers.items() if task.subtopology in above for each in of.partitions]
-            read = self._log.committed(self.application.id, inputs).values()
+            read = self._log.committed(self._application.id, inputs).values()
             self._fronts[number] = Front(self._clock.now_ms(), sum(position or 0 for position in read))
             for task, tick in list(self._ticks.items()):
                 if task.subtopology == number and tick <= self._clock.now_ms():
-                    self._run(task, {}, self.totals)
+                    self._run(task, {})
             self._drain()
-
-    def _last_due(self) -> int | None:
-        """Return when the last of all schedules by the wall clock is due for the first time; None without any."""
-        tasks = [each.task for each in self._workers.values() if isinstance(each.task, MeasuredTask)]
-        return max((due for each in tasks if (due := each.last_due()) is not None), default=None)
 
     # ------------------------------------------------------------------ afterwards
 
-    def metrics(self) -> dict[str, NodeMetrics]:
-        """Return the counts of all nodes, those that fill global stores included."""
-        return self.totals.nodes | self._resources.globals_of(self.application).metrics()
-
     def close(self) -> None:
-        """Close tasks, stores and the log."""
-        for each in self._workers.values():
-            each.close()
+        """Close tasks, stores and the log; the totals get the counts of the nodes that fill global stores."""
+        for worker in self._workers.values():
+            worker.close()
+        nodes = {
+            name: {"in": node.records_in, "out": node.records_out, "dropped": node.dropped, "user": node.user}
+            for name, node in self._resources.globals_of(self._application).metrics().items()
+        }
+        self.totals.counts += DetailedCounts(nodes=nodes)
         self._resources.close()
         self._log.close()
-        MemoryBackend.forget(self._directory)
+        MemoryBackend.forget(self._directory.path)
+        self._directory.close()

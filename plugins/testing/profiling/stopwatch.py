@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from time import perf_counter_ns
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
@@ -29,15 +29,21 @@ class Part(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One place of the tree of calls: what called what, how often, and the time of its own.
+    """One place of the tree of calls: how often it was called, and its own seconds, without what the hooks took.
 
-    `above` is the index of the caller's place; -1 for the root. `seconds` are without what the hooks took.
+    `path`: the part itself, then its callers, the nearest first; empty for the root.
     """
 
-    part: Part
-    above: int
+    path: tuple[Part, ...]
     times: int
     seconds: float
+
+    def inside(self) -> tuple[str | None, tuple[Part, ...]]:
+        """Return the node at work, None for the engine, and the part of the path that is inside it."""
+        for index, part in enumerate(self.path):
+            if part.kind in ("node", "schedule"):
+                return part.name, self.path[:index]
+        return None, self.path
 
 
 class Stopwatch:
@@ -48,7 +54,7 @@ class Stopwatch:
     """
 
     def __init__(self) -> None:
-        self._parts = [Part("phase", "")]
+        self._paths: list[tuple[Part, ...]] = [()]
         self._above = [-1]
         self._own = [0]
         self._times = [0]
@@ -56,40 +62,15 @@ class Stopwatch:
         self._now: list[int] = [0, perf_counter_ns()]
         """The place at work, and when its time began to be counted."""
         self._left: list[int] = []
-        self._excess: dict[bool, tuple[float, float]] = {True: (0.0, 0.0), False: (0.0, 0.0)}
+        self._excess = 0.0, 0.0
         self.labels: dict[int, str] = {}
         """The labels of the hooks' frames, by the id of their code."""
         self._codes: list[CodeType] = []
 
     # ------------------------------------------------------------------ hooks
 
-    def record_hook(self, part: Part, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `run` of a record, and optionally the child it goes to, with its time counted for `part`."""
-        now, state, own, times, place = perf_counter_ns, self._now, self._own, self._times, self._place
-        known: dict[int, int] = {}
-
-        def hook(record: Any, to: Any = None) -> Any:
-            began = now()
-            above = state[0]
-            own[above] += began - state[1]
-            here = known.get(above)
-            if here is None:
-                here = known[above] = place(above, part)
-            times[here] += 1
-            state[0] = here
-            state[1] = now()
-            try:
-                return run(record) if to is None else run(record, to)
-            finally:
-                ended = now()
-                own[here] += ended - state[1]
-                state[0] = above
-                state[1] = now()
-
-        return self._named(hook, part)
-
     def hook(self, part: Part, run: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `run` of any arguments with its time counted for `part`."""
+        """Return `run` with its time counted for `part`."""
         now, state, own, times, place = perf_counter_ns, self._now, self._own, self._times, self._place
         known: dict[int, int] = {}
 
@@ -111,7 +92,13 @@ class Stopwatch:
                 state[0] = above
                 state[1] = now()
 
-        return self._named(hook, part)
+        # The part's name in Python's own errors, and a frame that a sampler can tell apart.
+        function = cast("FunctionType", hook)
+        function.__qualname__ = part.of or ("forward" if part.kind == "node" else part.name)
+        code = function.__code__ = function.__code__.replace(co_name=part.label, co_filename=_HERE)
+        self._codes.append(code)  # an id is its own for as long as the code lives
+        self.labels[id(code)] = part.label
+        return hook
 
     def enter(self, part: Part) -> None:
         """Begin the time of `part`, which `leave` ends."""
@@ -121,47 +108,33 @@ class Stopwatch:
         here = self._place(above, part)
         self._times[here] += 1
         self._left.append(above)
-        self._now[0] = here
-        self._now[1] = perf_counter_ns()
+        self._now[:] = here, perf_counter_ns()
 
     def leave(self) -> None:
         """End what `enter` began last; without that do nothing."""
         ended = perf_counter_ns()
         if self._left:
             self._own[self._now[0]] += ended - self._now[1]
-            self._now[0] = self._left.pop()
-            self._now[1] = perf_counter_ns()
+            self._now[:] = self._left.pop(), perf_counter_ns()
 
     def _place(self, above: int, part: Part) -> int:
         below = self._below[above]
-        here = below.get(part)
-        if here is None:
-            here = below[part] = len(self._parts)
-            self._parts.append(part)
+        if part not in below:
+            below[part] = len(self._paths)
+            self._paths.append((part, *self._paths[above]))
             self._above.append(above)
             self._own.append(0)
             self._times.append(0)
             self._below.append({})
-        return here
-
-    def _named(self, hook: Callable[..., Any], part: Part) -> Callable[..., Any]:
-        """Give a hook the part's name, in Python's own errors, too, and a frame that a sampler can tell apart."""
-        function = cast("FunctionType", hook)
-        name = part.of or ("forward" if part.kind == "node" else part.name)
-        function.__qualname__ = name
-        code = function.__code__ = function.__code__.replace(co_name=part.label, co_filename=_HERE)
-        self._codes.append(code)  # an id is its own for as long as the code lives
-        self.labels[id(code)] = part.label
-        return hook
+        return below[part]
 
     # ------------------------------------------------------------------ what it costs, and what it found
 
     def calibrate(self) -> None:
-        """Measure what a call of each hook adds to the part that it measures, and to the one that calls it."""
-        for of_records in (True, False):
-            # The least: what a busy machine adds to one round would be taken off everywhere.
-            inside, outside = zip(*(_excess(of_records) for _ in range(_ROUNDS)), strict=True)
-            self._excess[of_records] = max(0.0, min(inside)), max(0.0, min(outside))
+        """Measure what a call of a hook adds to the part that it measures, and to the one that calls it."""
+        # The least of each: a busy machine makes some longer.
+        loop, call, caller, inside = map(min, zip(*(_measured() for _ in range(_ROUNDS)), strict=True))
+        self._excess = max(0.0, inside - (call - loop)) / _CALLS, max(0.0, caller - loop) / _CALLS
 
     def begin(self) -> None:
         """Forget the times so far."""
@@ -171,35 +144,25 @@ class Stopwatch:
 
     def calls(self) -> list[Call]:
         """Return the tree of calls, callers first; the first is the root."""
-        seconds = [float(each) for each in self._own]
-        for here, above in enumerate(self._above):
-            if above < 0:
-                continue
-            inside, outside = self._excess[self._parts[here].kind in ("node", "phase", "schedule", "flush")]
+        seconds = [float(own) for own in self._own]
+        inside, outside = self._excess
+        for here, above in list(enumerate(self._above))[1:]:
             seconds[here] -= inside * self._times[here]
             seconds[above] -= outside * self._times[here]
         return [
-            Call(part, above, times, max(0.0, own) / 1e9)
-            for part, above, times, own in zip(self._parts, self._above, self._times, seconds, strict=True)
+            Call(path, times, max(0.0, own) / 1e9)
+            for path, times, own in zip(self._paths, self._times, seconds, strict=True)
         ]
 
 
-def ancestors(calls: list[Call], index: int) -> Iterator[Part]:
-    """Yield the parts that called the one at `index`, the nearest first, without the root."""
-    above = calls[index].above
-    while above > 0:
-        yield calls[above].part
-        above = calls[above].above
-
-
-def _excess(of_records: bool) -> tuple[float, float]:
-    """Return how many nanoseconds a hook adds to what it calls, and to its caller."""
+def _measured() -> tuple[float, ...]:
+    """Return the nanoseconds of a loop, of one that calls a function, and of the parts of one that calls its hook."""
     watch = Stopwatch()
 
     def nothing(record: Any) -> None:
         return None
 
-    hooked = (watch.record_hook if of_records else watch.hook)(Part("node", "nothing"), nothing)
+    hooked = watch.hook(Part("node", "nothing"), nothing)
     began = perf_counter_ns()
     for _ in range(_CALLS):
         pass
@@ -210,6 +173,4 @@ def _excess(of_records: bool) -> tuple[float, float]:
     watch.begin()
     for _ in range(_CALLS):
         hooked(None)
-    caller, inside = (each.seconds * 1e9 for each in watch.calls())
-    loop, call = looped - began, called - looped
-    return (inside - (call - loop)) / _CALLS, (caller - loop) / _CALLS
+    return (looped - began, called - looped, *(call.seconds * 1e9 for call in watch.calls()))

@@ -427,7 +427,6 @@ class _Upload:
         self._do("uploads", self._path, lambda: self._disk.put(f"/{self._path}", data), changes=True)
 
     def write(self, data: bytes) -> None:
-        """Upload a part."""
         self._do("begins", self._path, lambda: self._parts.append(data))
 
 

@@ -69,8 +69,6 @@ class Planned(NamedTuple):
 
 
 class _Act(greenlet):  # type: ignore[misc]
-    """Something that a host does, which may stop in the middle."""
-
     def __init__(self, act: Callable[[], object], world: HostWorld) -> None:
         super().__init__(act)
         self.world = world

@@ -27,7 +27,7 @@ from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.program.checks import nearest
 from penstock.stores.memory import MemoryBackend
 
-from ..topics import ReadsTopics, TopicReader, named_topics, serialized
+from ..topics import ReadsTopics, TopicReader, find_source, named_topics, serialized
 from .checks import Checks
 from .cluster import Cluster
 from .disk import CHANGELOG, Disk, HostFiles
@@ -181,9 +181,8 @@ class SimulatedCluster(ReadsTopics):
         self._timeline.tell(f"a record arrives in {topic}: {key!r}, {value!r}", is_event=True)
 
     def _source(self, topic: str) -> SourceNode:
-        for node in self.application.program.nodes.values():
-            if isinstance(node, SourceNode) and topic in node.topics:
-                return node
+        if (source := find_source(self.application, topic)) is not None:
+            return source
         raise UnknownTopicError(
             f"no source reads topic {topic!r}{nearest(topic, list(self.application.program.topics()))}"
         )

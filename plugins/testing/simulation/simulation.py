@@ -161,7 +161,6 @@ class Simulation(SimulatedCluster):
     # ------------------------------------------------------------------ steps
 
     def _let(self, step: Step, act: Callable[[Host], object]) -> None:
-        """Let one of the live hosts act."""
         live = self._cluster.live()
         if live:
             act(live[step.host % len(live)])
