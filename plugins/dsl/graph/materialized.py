@@ -27,7 +27,7 @@ from penstock.support.topic_config import TopicConfig
 from .functions import check_options
 from .names import Names, checked
 from .serdes import KnownSerde, Serdes, key_of_store, value_of_store
-from .writer import Writer
+from .step import Writer
 
 
 class TableOptions(TypedDict, total=False):

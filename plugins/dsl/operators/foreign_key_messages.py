@@ -13,8 +13,8 @@ from penstock import ProcessorContext, Record, Serde, SerdeError, ValueAndTimest
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 
-from ..reading import ValueGetter
-from ..table_store import NotLatest
+from .reading import ValueGetter
+from .table_store import NotLatest
 
 _HASH_BYTES = 16
 _SUBSCRIPTION = Struct(">B?16siq")
