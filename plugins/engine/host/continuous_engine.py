@@ -25,10 +25,10 @@ from penstock import (
     World,
 )
 from penstock.plugins.engine.program.preparation import check_open_files_of_process
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.plugins.engine.task.logged_task import FIRST
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.own_topics import HEARTBEATS
-from penstock.plugins.engine.task.reading import read_up_to
 from penstock.plugins.engine.task.report import DetailedCounts
 
 from .log_lines import running_node

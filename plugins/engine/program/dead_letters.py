@@ -26,7 +26,7 @@ from penstock import (
     UnknownTopicError,
     default_partitioner,
 )
-from penstock.plugins.engine.task.reading import read_up_to
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic

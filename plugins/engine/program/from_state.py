@@ -32,12 +32,12 @@ from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 
-from .changelog_location import keeps_state, unreachable
 from .checkpoint_files import delete_checkpoint, shown_checkpoint
 from .committed import LostPositionsError
 from .lag import start_positions
 from .preparation import Prepared, check_program, make_repartition_topics, prepare
 from .reset import Destination, Known, Offsets, to_earliest, to_latest
+from .saved_program import keeps_state, unreachable
 
 _log = logging.getLogger("penstock.worker")
 

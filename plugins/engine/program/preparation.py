@@ -42,10 +42,9 @@ from penstock.support.system_errors import open_files_advice, open_files_limit
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 from penstock.support.urls import url_scheme
 
-from .changelog_location import check_location
 from .check import check_saved
 from .committed import CommittedPartitions, Positions
-from .saved_program import ProgramNote, gone_stores, is_same_program, read_note, saved_subtopologies
+from .saved_program import ProgramNote, check_location, gone_stores, is_same_program, read_note, saved_subtopologies
 
 _log = logging.getLogger("penstock.applications")
 

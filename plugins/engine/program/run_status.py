@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from penstock import Log, OutputBatch, TopicPartition
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.plugins.engine.task.own_topics import STATUS
-from penstock.plugins.engine.task.reading import read_up_to
 from penstock.plugins.engine.task.report import Counts, DetailedCounts
 from penstock.task.visits import Visit
 

@@ -21,7 +21,7 @@ from penstock.plugins.engine.task.task_runner import is_taken_over
 from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
-from .open_application import OpenApplication
+from .companion import OpenApplication
 from .order import Trigger
 from .planning.control import Control, Orders
 from .progress import EndedBatch

@@ -1,10 +1,10 @@
-"""Opens the log, the changelog and the directories that settings name."""
+"""Opens the log, the changelog and the directories that settings name, and reads a partition of a log."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from penstock import (
     Log,
     LogError,
     LogFactory,
+    OffsetOutOfRangeError,
     PenstockError,
     PluginError,
+    RecordBatch,
     Settings,
     StoreError,
     TakesPath,
     TaskChangelog,
+    TopicPartition,
     World,
     duration_ms,
 )
@@ -190,3 +193,31 @@ def resolve(settings: Settings, location: str) -> str:
     if url_scheme(location):
         return with_small_scheme(location)
     return str(Path(settings.data_dir).expanduser() / Path(location).expanduser())
+
+
+_FETCH_BYTES = 1024 * 1024
+
+
+def read_up_to(
+    log: Log, partition: TopicPartition, start: int, end: int, on_deleted: Callable[[int, int], None] | None = None
+) -> Iterator[RecordBatch]:
+    """Yield the records of a partition from offset `start` to `end`, in batches.
+
+    Offsets that retention deletes meanwhile are skipped: `on_deleted` is called with the first of them and the offset
+    after the last. Raises OffsetOutOfRangeError when the partition lost its end.
+    """
+    position = start
+    while position < end:
+        try:
+            batches = log.fetch(partition, position, end, _FETCH_BYTES)
+        except OffsetOutOfRangeError:
+            first = log.start_offsets([partition])[partition]
+            if first <= position:
+                raise
+            if on_deleted is not None:
+                on_deleted(position, first)
+            position = first
+            continue
+        yield from batches
+        # Without a batch there is no record below the end: compaction may leave none.
+        position = batches[-1].next_offset if batches else end

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock import Log, OutputBatch, TopicPartition
 
-from .reading import read_up_to
+from .locations import read_up_to
 from .topic_ids import EVERY_SECONDS
 
 LEAD_MS = round(EVERY_SECONDS * 1000) + 1_500

@@ -18,8 +18,7 @@ from penstock.program.offset_reset import EARLIEST, LATEST
 from penstock.task.progress import Front
 
 from ..slots import slot
-from .control import Control, ControlFile, Orders
-from .run_plan import Plan, Rests
+from .control import Control, ControlFile, Orders, Plan, Rests
 
 _AGAIN_SECONDS = 1.0
 """Seconds in which the runner reads the reports of a batch."""

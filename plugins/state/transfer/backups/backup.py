@@ -27,7 +27,6 @@ from penstock import (
 )
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import absolute
-from penstock.plugins.engine.program.changelog_location import reaches
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.lag import offset_resets
 from penstock.plugins.engine.program.preparation import resolve as resolve_tasks
@@ -35,6 +34,7 @@ from penstock.plugins.engine.program.saved_program import (
     ProgramNote,
     SavedTask,
     is_same_program,
+    reaches,
     read_note,
     repartition_topics,
     saved_tasks,
