@@ -12,10 +12,7 @@ from penstock.support.names import function_name
 
 @dataclass(frozen=True)
 class Shape:
-    """Something drawn.
-
-    `id` is made up, since names may hold anything; `kind` is node, store, topic or open (not one topic).
-    """
+    """Something drawn, with a made-up `id`; `kind` is node, store, topic or open (not one topic)."""
 
     id: str
     kind: str

@@ -83,10 +83,7 @@ class StreamBase(Verbs, Drawn, Generic[K, V]):
 
 
 class TableBase(Verbs, Drawn, Generic[K, V]):
-    """A table under construction. A notebook shows the program that it belongs to.
-
-    `store` is the name of its store, if the user chose one.
-    """
+    """A table under construction, which a notebook shows as its program. `store`: its name if the user chose one."""
 
     kind = "table"
 

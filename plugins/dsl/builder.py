@@ -181,10 +181,7 @@ class StreamsBuilder(Verbs, TopologyBuilder):
         name: str | None = None,
         **options: Any,
     ) -> StreamsBuilder:
-        """Declare a store that every task can read: all partitions of `topic`, put there by one processor.
-
-        `options` are the arguments of the supplier.
-        """
+        """Declare a store that every task can read whole: one processor, made with `options`, fills it from `topic`."""
         consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor)
         self._add_global(store, topic, name, supplier, consumed, options)
         return self

@@ -50,10 +50,7 @@ def check_function(
 def check_mapper(
     verb: str, function: Any, *, with_key: bool, what: str = "function", may_generate: bool = False
 ) -> dict[str, Any]:
-    """Refuse a function that cannot be called with the value, or with key and value. Raises TopologyError.
-
-    Return it as options of a processor.
-    """
+    """Return a function of the value, or of key and value, as options. Raises TopologyError if it is none."""
     arguments = ("key", "value") if with_key else ("value",)
     check_function(verb, function, *arguments, what=what, may_generate=may_generate)
     return {"function": function, "with_key": with_key}

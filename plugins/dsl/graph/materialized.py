@@ -48,10 +48,7 @@ class TableOptions(TypedDict, total=False):
 
 
 class StoreOptions(TableOptions, total=False):
-    """The keyword arguments of verbs with a store: the ones of TableOptions, and more.
-
-    `key_serde` and `value_serde`: serdes, or names of installed ones.
-    """
+    """The keyword arguments of verbs with a store: those of TableOptions, and serdes or names of installed ones."""
 
     key_serde: SerdeLike
     value_serde: SerdeLike

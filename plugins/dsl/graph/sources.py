@@ -174,10 +174,7 @@ class RepartitionNames:
 
 
 def repartition_names(names: Names, base: str, how: str) -> RepartitionNames:
-    """Return the names for a topic that is named after `base`: a step, or what the user chose.
-
-    `how` says how to choose a name.
-    """
+    """Return the names for a topic named after `base`, a step or the user's choice; `how` says how to choose one."""
     topic = base if base.endswith(SUFFIX) else base + SUFFIX
     numbered = RepartitionNames.numbered(names, topic)
     if _NUMBERED.fullmatch(base):

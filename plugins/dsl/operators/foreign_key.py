@@ -209,10 +209,7 @@ class ForeignKeyJoin:
 
 
 class DeletionsSpec(KeyValueStoreSpec):
-    """Declares the store of the left rows of an inner join whose deletions are not answered yet: their tickets, by key.
-
-    Kafka Streams has none.
-    """
+    """Declares the tickets of deleted left rows without an answer yet, by key; Kafka Streams has no such store."""
 
     @property
     def traits(self) -> StoreTraits:

@@ -287,10 +287,7 @@ def _compile_send(context: ProcessorContext) -> Send:
 
 @dataclass(kw_only=True, eq=False)
 class ForeignKeyReceive(Operator):
-    """Keeps subscriptions by foreign key and left key, and forwards them.
-
-    Kafka Streams: SubscriptionReceiveProcessorSupplier.
-    """
+    """Stores subscriptions by foreign and left key, and forwards them (SubscriptionReceiveProcessorSupplier)."""
 
     subscriptions: str
     serdes: JoinSerdes

@@ -57,10 +57,7 @@ class StreamStreamJoin(Operator):
 
 @dataclass(kw_only=True, eq=False)
 class JoinWindow(Operator):
-    """Forwards each record to the join, then puts it in `store` at its time, where the other side finds it.
-
-    Kafka Streams: KStreamJoinWindow.
-    """
+    """Forwards each record to the join, then puts it in `store` for the other side (KStreamJoinWindow)."""
 
     store: str
 
@@ -374,10 +371,7 @@ def record_stream_join(
     name: str | None,
     options: StreamJoinOptions,
 ) -> Flow:
-    """Add the steps of a join of two streams that are partitioned by the same keys; return what comes out of it.
-
-    The stores have their serdes.
-    """
+    """Add the steps of a join of two streams that are partitioned by the same keys; return its result."""
     names = recorder.names
     windowed = [names.suffixed(name, each, "KSTREAM-WINDOWED-") for each in ("-this-windowed", "-other-windowed")]
     this = "OUTERTHIS" if kind.keeps_right else "JOINTHIS"

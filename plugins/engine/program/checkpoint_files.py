@@ -43,10 +43,7 @@ def shown_checkpoint(settings: Settings, application_id: str) -> str | None:
 
 
 def delete_checkpoint(settings: Settings, application_id: str) -> str | None:
-    """Delete an application's checkpoints.
-
-    Return a remark if one in another file system cannot be deleted from here.
-    """
+    """Delete an application's checkpoints; return a remark if one cannot be deleted from here."""
     local = pointer_directory(settings, application_id)
     found = local.exists()
     with checkpoint_writable(local):
@@ -174,20 +171,14 @@ def ended_queries(application: Application, queries: Collection[str]) -> list[Qu
 
 
 def changelog_bytes(application: Application, folder: str) -> int:
-    """Return the size of the changelog of a task of a query, TASK.QUERY-ID; 0 if there is none.
-
-    Raises ConfigError and ChangelogError as `ended_queries`.
-    """
+    """Return the size of the changelog of a query's task, TASK.QUERY-ID; 0: none. Raises as `ended_queries`."""
     storage = _changelogs(application, folder)
     with storage.explaining("list its files"):
         return sum(each.size for each in storage.files())
 
 
 def delete_folders(application: Application, folders: Sequence[QueryFolder]) -> list[QueryFolder]:
-    """Delete those that are not used, local state first; return those deleted.
-
-    Nothing is deleted of a query that has begun to run on this machine since.
-    """
+    """Delete unused folders, local state first, of queries that still do not run here; return those deleted."""
     chosen = [each for each in folders if not each.is_used]
     names = {each.name for each in chosen if each.kind == LOCAL}
     _, used = remove_all(Places.of(application).root, names)

@@ -129,11 +129,9 @@ def plan_from_state(
 def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
     """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
-    Raises IncompatibleStateError, and changes nothing, for a task that goes on from its commit whose changelog does not
-    lead there, such as a copy that is older than the log.
-
-    Each task is one commit. If this process is killed in between, repeat it: tasks with a new commit are skipped, and a
-    run is refused until all have one. Spark's checkpoint is deleted first: it may have later commits.
+    Each task is one commit; after a kill, repeat it. A run is refused until all have one. Spark's checkpoint, which may
+    have later commits, is deleted first. Raises IncompatibleStateError, and changes nothing, where a changelog does not
+    lead to a task's commit.
     """
     plan.check(application.id)
     check_lease()

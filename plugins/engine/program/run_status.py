@@ -79,10 +79,7 @@ class VisitOfRun:
 
 @dataclass(frozen=True)
 class SlotHost:
-    """The task host of a slot, and what it takes of its machine; -1 where the system does not say.
-
-    `heard_ms`: when the driver got its last message.
-    """
+    """A slot's task host, as of `heard_ms`, and what it takes of its machine; -1: the system does not say."""
 
     slot: int
     host: str

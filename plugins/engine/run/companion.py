@@ -61,10 +61,7 @@ class OpenApplication:
 def prepared_application(
     application: Application, is_wanted: Callable[[], bool] = lambda: False
 ) -> Iterator[tuple[Prepared, Log, LeaseKeeper]]:
-    """Open the log, take the lease and prepare the application; close everything at the end.
-
-    `is_wanted`: as for LeaseKeeper. Raises as `prepare`.
-    """
+    """Open the log, take the lease (`is_wanted`: see LeaseKeeper) and prepare. Raises as `prepare`."""
     if (other := other_distribution()) is not None:
         _log.warning("%s", other)
     # Task hosts have working directories of their own.

@@ -174,10 +174,7 @@ _log = logging.getLogger("penstock.runs")
 
 
 class HostMessages:
-    """Takes the messages of the hosts of one query; notes in `slots` what they say.
-
-    `uncaught`: the setting `uncaught_exception_handler`.
-    """
+    """Notes in `slots` what hosts say. `uncaught`: the setting `uncaught_exception_handler`."""
 
     def __init__(self, slots: Slots, repeats: Repeats, uncaught: UncaughtExceptionHandler) -> None:
         self._slots = slots

@@ -40,10 +40,7 @@ _MOST_NAMED = 5
 
 
 class RunStatistics:
-    """Counts of one run. The runner adds to them; other threads ask for the status at any time.
-
-    `seconds` is a clock that never goes back.
-    """
+    """Counts of a run: its runner adds, any thread asks. `seconds` is a clock that never goes back."""
 
     def __init__(
         self,

@@ -77,10 +77,7 @@ def log_settings(settings: Settings, *, sends_at_once: bool = False) -> dict[str
 
 
 def open_changelog(settings: Settings, application_id: str, task_id: str, log: Log, layout: Layout) -> TaskChangelog:
-    """Return the changelog of a task that `settings.changelog` names, in `log` or in a place of its own.
-
-    `layout`: the stores of the task.
-    """
+    """Return the changelog of a task with the stores of `layout`: in `log`, or in a place of its own."""
     in_log = settings.log_changelog
     if in_log is None:
         return open_deltas(settings, application_id, task_id)
@@ -110,10 +107,7 @@ def open_deltas(settings: Settings, application_id: str, task_id: str, world: Wo
 
 
 def state_directory(settings: Settings) -> Path:
-    """Return the directory of local state.
-
-    Raises ConfigError if the setting names an environment variable that this process does not have.
-    """
+    """Return the directory of local state. Raises ConfigError for an environment variable that is not set."""
 
     def value(variable: re.Match[str]) -> str:
         if (found := os.environ.get(variable[1])) is None:
@@ -173,10 +167,7 @@ def live_directory(directory: Path) -> Path | None:
 
 @contextmanager
 def making_state_directory(directory: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a StoreError.
-
-    The message has the directory, which the block creates or writes to, and says what to do.
-    """
+    """Turn an OSError in the block, which uses the directory, into a StoreError that says what to do."""
     try:
         yield
     except OSError as error:

@@ -240,10 +240,7 @@ def aggregated_table(
 
 @dataclass(eq=False, repr=False)
 class AggregationStep(ProcessorStep):
-    """Writes an UpdatingOperator with the store that `declare` returns.
-
-    One that `needs_key_serde` gets that of the store, as well.
-    """
+    """Writes an UpdatingOperator with the store that `declare` returns; it may need that store's key serde."""
 
     declare: Callable[[Writer], TableStoreSpec] = field(kw_only=True)
     needs_key_serde: bool = field(default=False, kw_only=True)

@@ -384,10 +384,7 @@ def removable(columns: Columns) -> Columns:
 
 
 def columns_and_options(given: Mapping[str, Any], known: Collection[str]) -> tuple[Columns, dict[str, Any]]:
-    """Return checked columns, and options of the store, whose names are `known`: a column is an aggregate.
-
-    Raises TopologyError for what is neither.
-    """
+    """Return the columns, and the options of the store that are `known`. Raises TopologyError for anything else."""
     columns = {name: each for name, each in given.items() if isinstance(each, Column)}
     for name, each in given.items():
         if name not in columns and name not in known:

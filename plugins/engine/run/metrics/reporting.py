@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from itertools import islice
 
 from penstock import Application, Measure, MeasureKind, MetricsReporter, SystemClock, duration_ms
@@ -34,10 +35,7 @@ class MetricsReporters(Companion):
 def reporting(
     application: Application, status: Callable[[], RunStatus], lag: Callable[[], Sequence[PartitionLag]]
 ) -> Iterator[None]:
-    """Report what `status` and `lag` return until the end of the block, and once more then.
-
-    Raises what a reporter raises when it is made.
-    """
+    """Report `status` and `lag` during the block, and once more at its end. Raises what making a reporter does."""
     names = reporter_names(METRICS_REPORTERS.of(application.settings))
     if not names:
         yield
@@ -51,22 +49,17 @@ def reporting(
         reports.close()
 
 
+@dataclass(eq=False)
 class _Reports:
     """The thread that reports."""
 
-    def __init__(
-        self,
-        application_id: str,
-        reporters: dict[str, MetricsReporter],
-        seconds: float,
-        status: Callable[[], RunStatus],
-        lag: Callable[[], Sequence[PartitionLag]],
-    ) -> None:
-        self._application_id = application_id
-        self._reporters = reporters
-        self._seconds = seconds
-        self._status = status
-        self._lag = lag
+    application_id: str
+    reporters: dict[str, MetricsReporter]
+    seconds: float
+    status: Callable[[], RunStatus]
+    lag: Callable[[], Sequence[PartitionLag]]
+
+    def __post_init__(self) -> None:
         self._repeats = Repeats(SystemClock().now_ms)
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="penstock-metrics-reporters", daemon=True)
@@ -75,17 +68,17 @@ class _Reports:
     def _run(self) -> None:
         is_last = False
         while not is_last:
-            is_last = self._ended.wait(self._seconds)
+            is_last = self._ended.wait(self.seconds)
             try:
-                status = self._status()
-                measures = list(measures_of(status, self._lag()))
+                status = self.status()
+                measures = list(measures_of(status, self.lag()))
             except Exception as error:  # the next report follows
                 self._repeats.log(
-                    _log, logging.ERROR, None, "application %r: its metrics cannot be made: %r", self._application_id,
+                    _log, logging.ERROR, None, "application %r: its metrics cannot be made: %r", self.application_id,
                     error,
                 )  # fmt: skip
                 continue
-            for name, reporter in self._reporters.items():
+            for name, reporter in self.reporters.items():
                 try:
                     reporter.report(measures, status.started_ms, status.written_ms)
                     if is_last:
@@ -93,7 +86,7 @@ class _Reports:
                 except Exception as error:
                     self._repeats.log(
                         _log, logging.WARNING, name, "application %r: metrics reporter %r raised %s: %s",
-                        self._application_id, name, type(error).__name__, error,
+                        self.application_id, name, type(error).__name__, error,
                     )  # fmt: skip
         self._repeats.write_rest()
 

@@ -153,10 +153,7 @@ class ControlFile(Orders):
 
 
 class LogFile:
-    """Which log the source opens, in a file that only this user can read.
-
-    A Spark option would show the log's passwords in Spark's UI.
-    """
+    """Which log the source opens, in this user's file: Spark's UI would show passwords in an option."""
 
     def __init__(self, directory: str | Path) -> None:
         self._path = Path(directory) / "log"
@@ -254,10 +251,7 @@ class Plan:
         )
 
     def write(self) -> None:
-        """Write this to its file beside the control file.
-
-        A Spark option would be sent to Spark's workers in each batch; this text grows with the tasks.
-        """
+        """Write this beside the control file: as a Spark option it would be sent to workers in each batch."""
         write_private_text(Path(self.control) / _FILE, json.dumps(asdict(self)))
 
     @classmethod
@@ -283,37 +277,33 @@ def rest_seconds(
     return max(shortest, min(longest, quiet / _SHARE), min(_MOST_SECONDS, quiet / _SHARE, _WORK_SHARE * look))
 
 
+@dataclass(eq=False)
 class Rests:
     """The planner's rests. `wait` waits, and `seconds` is a clock that never goes back.
 
     `shortest`: the least length (seconds) of a rest. A change of the control file ends a rest early.
     """
 
-    def __init__(
-        self,
-        control: Orders,
-        wait: Callable[[float], object],
-        seconds: Callable[[], float],
-        shortest: float = SHORTEST_REST,
-    ) -> None:
-        self._control = control
-        self._wait = wait
-        self._seconds = seconds
-        self._shortest = shortest
+    control: Orders
+    wait: Callable[[float], object]
+    seconds: Callable[[], float]
+    shortest: float = SHORTEST_REST
+
+    def __post_init__(self) -> None:
         self._quiet_since: float | None = None
 
     def rest(self, look: float, due_in_ms: int | None) -> None:
         """Wait, at most until the control file changes or `due_in_ms` is over. `look`: seconds that a look takes."""
-        now = self._seconds()
+        now = self.seconds()
         if self._quiet_since is None:
             self._quiet_since = now
         usual = rest_seconds(now - self._quiet_since, look)
-        left = max(usual, self._shortest)
+        left = max(usual, self.shortest)
         if due_in_ms is not None:
             left = min(left, max(0.001, due_in_ms / 1000))
         turn = max(_TURN_SECONDS, min(usual, left) / _TURNS)
-        while left > 0 and not self._control.has_changed():
-            self._wait(min(left, turn))
+        while left > 0 and not self.control.has_changed():
+            self.wait(min(left, turn))
             left -= turn
 
     def end(self) -> None:
