@@ -56,7 +56,7 @@ def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
     What is paused or resumed meanwhile counts, too: see `change_stored`.
     """
     carried = read_paused(application_id, log)
-    if carried:
+    if carried != read_paused(to, log):
         notes.PAUSED.write(to, log, carried)
     yield
     late = read_paused(application_id, log)
