@@ -24,8 +24,9 @@ from penstock.program.checks import check_builder
 from penstock.program.serdes import SerdeLike
 
 from .base import GlobalKTable
-from .graph.materialized import StoreLike, TableOptions, materialized
+from .graph.materialized import materialized
 from .graph.names import checked
+from .graph.options import StoreLike, TableOptions
 from .graph.recorder import Kinds, Recorder
 from .graph.serdes import Default, KnownSerde, Serdes
 from .graph.sources import Consumed, GlobalStoreStep, SourceStep, StoreStep, TableSourceStep

@@ -10,7 +10,8 @@ from penstock.program.serdes import NodeDefaults
 
 from .base import K
 from .graph.functions import check_aggregator, check_initializer, check_same_program
-from .graph.materialized import StoreLike, StoreOptions, WindowOptions, materialized
+from .graph.materialized import materialized
+from .graph.options import StoreLike, StoreOptions, WindowOptions
 from .graph.serdes import Serdes, check_same_keys
 from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs

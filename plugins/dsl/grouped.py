@@ -10,15 +10,8 @@ from penstock import Duration, TopologyError
 from .base import K, V
 from .cogrouped import CogroupedKStream, Member
 from .graph.functions import check_aggregator, check_function
-from .graph.materialized import (
-    Materialized,
-    OptionOfStore,
-    StoreLike,
-    StoreOptions,
-    StoreWithKey,
-    StoreWithoutKey,
-    materialized,
-)
+from .graph.materialized import Materialized, materialized
+from .graph.options import OptionOfStore, StoreLike, StoreOptions, StoreWithKey, StoreWithoutKey
 from .graph.recorder import Recorder
 from .graph.serdes import Default, KnownSerde, Serdes, value_of_internal_topic
 from .graph.sources import SUFFIX, RepartitionNames, RepartitionStep

@@ -12,8 +12,8 @@ from penstock.program.serdes import SerdeLike
 
 from .base import K, StreamBase, V
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
-from .graph.materialized import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
 from .graph.names import checked
+from .graph.options import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
 from .graph.serdes import Serdes, different_keys
 from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs, found

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock import (
-    Duration,
     KeyPart,
     Partitioner,
     Processor,
@@ -21,16 +20,29 @@ from penstock.support.names import timer_store_name
 
 from .base import K, StreamBase, V
 from .graph.functions import check_function, check_options, check_same_program, checked_stores
-from .graph.materialized import StoreLike, StoreOptions, WithKey, WithoutKey, materialized
+from .graph.materialized import materialized
+from .graph.options import (
+    SerdeOptions,
+    StoreLike,
+    StoreOptions,
+    StreamJoinOptions,
+    StreamJoinWithKey,
+    StreamJoinWithoutKey,
+    TableJoinOptions,
+    TableJoinWithKey,
+    TableJoinWithoutKey,
+    WithKey,
+    WithoutKey,
+)
 from .graph.serdes import Default, Serdes, check_same_keys
 from .graph.sources import RepartitionNames, RepartitionStep, SinkStep, repartition_names
 from .graph.step import Flow, ProcessorStep
 from .missing_verbs import Verbs, found
-from .operators.join_windows import JoinWindows, StreamJoinOptions
+from .operators.join_windows import JoinWindows
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
 from .operators.reading import TopicTable
 from .operators.stream_join import record_stream_join
-from .operators.table_join import TableJoinOptions, record_global_table_join, record_table_join
+from .operators.table_join import record_global_table_join, record_table_join
 from .operators.table_store import TableUpdates
 from .operators.user_step import FixedKey, UserStep
 
@@ -190,26 +202,6 @@ class Output(StreamBase[K, V]):
 
 V2 = TypeVar("V2")
 R = TypeVar("R")
-
-
-class StreamJoinWithoutKey(StreamJoinOptions, WithoutKey):
-    """For a join with a stream, and a joiner of the values."""
-
-
-class StreamJoinWithKey(StreamJoinOptions, WithKey):
-    """For a join with a stream, and a joiner that gets the key first."""
-
-
-class TableJoinWithoutKey(TableJoinOptions, WithoutKey, total=False):
-    """For a join with a table, and a joiner of the values."""
-
-    grace: Duration | None
-
-
-class TableJoinWithKey(TableJoinOptions, WithKey, total=False):
-    """For a join with a table, and a joiner that gets the key first."""
-
-    grace: Duration | None
 
 
 class Joining(Output[K, V]):
@@ -425,8 +417,8 @@ class Joining(Output[K, V]):
 
     def _joined_with_table(self, kind: JoinKind, table: Any, joiner: Joiner, name: str | None, options: Any) -> Flow:
         grace = options.pop("grace", None)
-        allowed = TableJoinOptions.__annotations__ if grace is not None else ("key_serde", "value_serde")
-        check_options(kind.verb, options, (*allowed, "grace"))
+        without = (*SerdeOptions.__annotations__, "grace")
+        check_options(kind.verb, options, without if grace is None else TableJoinOptions.__annotations__)
         serdes = self.flow.serdes.given(options.get("key_serde"), options.get("value_serde"))
         check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
         serdes = serdes.else_of(Serdes(table.flow.serdes.key))

@@ -14,19 +14,18 @@ from penstock.support.topic_config import TopicConfig
 
 from .base import K, TableBase, V
 from .graph.functions import check_mapper, checked_stores, keyed
-from .graph.materialized import (
+from .graph.materialized import Materialized, optional
+from .graph.names import checked
+from .graph.options import (
     GroupingWithKey,
     GroupingWithoutKey,
-    Materialized,
     StoreLike,
     StoreOptions,
     StoreWithKey,
     StoreWithoutKey,
     WithKey,
     WithoutKey,
-    optional,
 )
-from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
 from .operators.aggregate.table_aggregate import TableSelect, group_options

@@ -9,7 +9,8 @@ from penstock import Partitioner, StoreSpec, TopologyError
 
 from .base import GlobalKTable, K, StreamBase, TableBase, V
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
-from .graph.materialized import StoreLike, StoreWithKey, StoreWithoutKey, optional
+from .graph.materialized import optional
+from .graph.options import ForeignKeyWithKey, ForeignKeyWithoutKey, StoreLike, StoreWithKey, StoreWithoutKey
 from .graph.serdes import check_same_keys
 from .missing_verbs import found
 from .operators.foreign_key import ForeignKeyJoin
@@ -21,20 +22,6 @@ if TYPE_CHECKING:
 
 V2 = TypeVar("V2")
 R = TypeVar("R")
-
-
-class ForeignKeyWithoutKey(StoreWithoutKey, total=False):
-    """For a join with functions of values. The partitioners are for a join by foreign key."""
-
-    partitioner: Partitioner | None
-    other_partitioner: Partitioner | None
-
-
-class ForeignKeyWithKey(StoreWithKey, total=False):
-    """For a join with functions that get the key first. The partitioners are for a join by foreign key."""
-
-    partitioner: Partitioner | None
-    other_partitioner: Partitioner | None
 
 
 class TableJoins(TableBase[K, V]):

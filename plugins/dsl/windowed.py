@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from penstock import TopologyError, Windowed
 
 from .base import K, V
-from .graph.materialized import (
-    Materialized,
-    OptionOfStore,
-    StoreLike,
-    StoreOptions,
-    WindowOptions,
-    WindowWithKey,
-    WindowWithoutKey,
-    materialized,
-)
+from .graph.materialized import Materialized, materialized
+from .graph.options import OptionOfStore, StoreLike, StoreOptions, WindowOptions, WindowWithKey, WindowWithoutKey
 from .graph.serdes import Serdes
 from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs

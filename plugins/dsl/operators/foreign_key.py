@@ -13,8 +13,9 @@ from penstock.operator import Operator, Run
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.division import Division, PartitionInValue
 
-from ..graph.materialized import StoreLike, materialized
+from ..graph.materialized import materialized
 from ..graph.names import Names, checked
+from ..graph.options import StoreLike
 from ..graph.recorder import Recorder
 from ..graph.serdes import Serdes, key_of_topic, value_of_internal_topic
 from ..graph.sources import RepartitionNames, RepartitionStep

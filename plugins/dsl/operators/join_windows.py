@@ -6,14 +6,14 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import Any, TypedDict
+from typing import Any
 
 from penstock import Duration, Serde, StoreSpec, TopologyError, WindowStoreSpec, duration_ms, list_store, window_store
-from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.program.serdes import resolve_serde
 from penstock.store.division import Division
-from penstock.support.topic_config import TopicConfig
 
 from ..graph.materialized import has_headers, kept_options
+from ..graph.options import StreamJoinOptions
 from ..graph.serdes import Serdes, key_of_store, value_of_store
 from ..graph.step import Writer
 from .waiting import SideSerde, ValueAndHeadersSerde, WaitingKeySerde
@@ -103,29 +103,6 @@ def _ms(duration: Duration | None, name: str, *, may_be_negative: bool = True) -
     if found < 0 and not may_be_negative:
         raise TopologyError(f"{what}={duration!r}: expected 0s or longer")
     return found
-
-
-class StreamJoinOptions(TypedDict, total=False):
-    """The keyword arguments of a join of two streams beside its window and its name.
-
-    `key_serde`, `value_serde`, `other_value_serde`: serdes of the keys, the left and the right values in stores and
-    repartition topics, where they are not known. `backend`, `logged`, `topic_config`: of the join's stores, see
-    `window_store`.
-    `retention`: how long they keep records; at least the window and its grace. `this_store`, `other_store`: declared
-    stores for the left and the right side, `window_store(NAME, ..., retain_duplicates=True)`. `emit_interval`: how
-    often, in wall-clock time, a left or outer join looks for windows that have closed; else whenever time moves.
-    """
-
-    key_serde: SerdeLike
-    value_serde: SerdeLike
-    other_value_serde: SerdeLike
-    backend: str | None
-    logged: bool
-    topic_config: TopicConfig
-    retention: Duration
-    this_store: WindowStoreSpec
-    other_store: WindowStoreSpec
-    emit_interval: Duration
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ from penstock.support.own_copy import IMMUTABLE, own_copy, own_record
 
 from ..graph.materialized import has_headers
 from ..graph.names import checked, is_same_key
+from ..graph.options import StreamJoinOptions
 from ..graph.recorder import Recorder
 from ..graph.serdes import KnownSerde, Serdes, check_same_keys
 from ..graph.sources import SourceStep
 from ..graph.step import Flow, PassThrough, ProcessorStep, Step, Writer
-from .join_windows import JoinStore, JoinWindows, StreamJoinOptions, join_store, waiting_store
+from .join_windows import JoinStore, JoinWindows, join_store, waiting_store
 from .joins import Joiner, JoinKind
 
 

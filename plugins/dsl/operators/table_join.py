@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from penstock import (
     Duration,
@@ -18,14 +18,14 @@ from penstock import (
     list_store,
 )
 from penstock.operator import Operator, Run, new
-from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.program.serdes import resolve_serde
 from penstock.store.division import Division
 from penstock.support.own_copy import IMMUTABLE, own_copy
-from penstock.support.topic_config import TopicConfig
 
 from ..graph.functions import check_mapper
 from ..graph.materialized import Materialized, kept_options
 from ..graph.names import is_same_key
+from ..graph.options import TableJoinOptions
 from ..graph.recorder import Recorder
 from ..graph.serdes import Serdes, check_same_keys, key_of_store, value_of_store
 from ..graph.sources import RepartitionStep
@@ -455,21 +455,6 @@ class StreamTableDelayedJoin(StreamTableJoin):
             return next_time
 
         return run
-
-
-class TableJoinOptions(TypedDict, total=False):
-    """The keyword arguments of a join of a stream with a table.
-
-    `key_serde`, `value_serde`: serdes of the stream's keys and values in a repartition topic and in the store of
-    records that wait, where they are not known. `backend`, `logged`, `topic_config`: of that store, which there
-    is with `grace`.
-    """
-
-    key_serde: SerdeLike
-    value_serde: SerdeLike
-    backend: str | None
-    logged: bool
-    topic_config: TopicConfig
 
 
 def record_table_join(
