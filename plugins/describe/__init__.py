@@ -10,8 +10,8 @@ def penstock_renderers() -> Components:
     """Return the renderers that come with penstock."""
     return {
         "text": "penstock.plugins.describe.text:to_text",
-        "mermaid": "penstock.plugins.describe.mermaid:to_mermaid",
-        "dot": "penstock.plugins.describe.dot:to_dot",
+        "mermaid": "penstock.plugins.describe.shapes:to_mermaid",
+        "dot": "penstock.plugins.describe.shapes:to_dot",
         "svg": "penstock.plugins.describe.svg:to_svg",
         "json": "penstock.plugins.describe.data:to_json",
     }

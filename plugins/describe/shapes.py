@@ -1,7 +1,9 @@
-"""The parts of a drawing, in whatever language: shapes, their groups, and edges."""
+"""The parts of a drawing: shapes, their groups, and edges; and a drawing as text, for Graphviz and for mermaid."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from penstock import Node, ProcessorNode, Program, SinkNode, SourceNode
@@ -10,10 +12,7 @@ from penstock.support.names import function_name
 
 @dataclass(frozen=True)
 class Shape:
-    """Something drawn.
-
-    `id` is made up, since names may hold anything; `kind` is node, store, topic or open (not one topic).
-    """
+    """Something drawn, with a made-up `id`; `kind` is node, store, topic or open (not one topic)."""
 
     id: str
     kind: str
@@ -22,7 +21,7 @@ class Shape:
 
 @dataclass
 class Drawing:
-    """The parts that both languages draw.
+    """The parts that all languages draw.
 
     `groups` hold the shapes inside them, `topics` lie outside; `edges` are (record, store or chosen, from, to).
     """
@@ -78,3 +77,55 @@ class Drawing:
     def _open_topic(self, node: Node, text: str) -> Shape:
         # Keyed by something that no topic's name can be.
         return self.topics.setdefault(f" {node.name}", Shape(f"topic{len(self.topics)}", "open", text))
+
+
+def to_dot(program: Program) -> str:
+    """Return the program in Graphviz' language (https://graphviz.org/doc/info/lang.html)."""
+
+    def text(text: str) -> str:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+
+    def shape(shape: Shape) -> str:
+        form = {"node": "", "store": ", shape=cylinder", "topic": ", shape=cds", "open": ", shape=cds, style=dotted"}
+        return f"{shape.id} [label={text(shape.text)}{form[shape.kind]}];"
+
+    def group(number: int, title: str) -> tuple[str, ...]:
+        return f"  subgraph cluster_{number} {{", f"    label={text(title)};"
+
+    styles = {"record": "", "store": " [dir=none, style=dashed]", "chosen": " [style=dotted]"}
+    drawing = Drawing(program)
+    edges = [f"  {one} -> {other}{styles[kind]};" for kind, one, other in drawing.edges]
+    start = ("digraph topology {", "  node [shape=box];")
+    return "\n".join([*start, *_shape_lines(drawing, group, "  }", shape), *edges, "}"]) + "\n"
+
+
+def to_mermaid(program: Program) -> str:
+    """Return the program as a mermaid flowchart (https://mermaid.js.org/syntax/flowchart.html)."""
+
+    def text(text: str) -> str:
+        # Labels are Markdown and then HTML. A dot or dash before a space starts a list there.
+        return re.sub(r"[^\w .:-]|[.-](?= )", lambda found: f"#{ord(found[0])};", text)
+
+    def shape(shape: Shape) -> str:
+        sides = {"node": ("[", "]"), "store": ("[(", ")]"), "topic": ("([", "])"), "open": ("([", "])")}
+        left, right = sides[shape.kind]
+        return f'{shape.id}{left}"{text(shape.text)}"{right}'
+
+    def group(number: int, title: str) -> tuple[str, ...]:
+        return (f'  subgraph group{number}["{text(title)}"]',)
+
+    arrows = {"record": "-->", "store": "---", "chosen": "-.->"}
+    drawing = Drawing(program)
+    edges = [f"  {one} {arrows[kind]} {other}" for kind, one, other in drawing.edges]
+    return "\n".join(["flowchart TD", *_shape_lines(drawing, group, "  end", shape), *edges]) + "\n"
+
+
+def _shape_lines(
+    drawing: Drawing, group: Callable[[int, str], tuple[str, ...]], end: str, shape: Callable[[Shape], str]
+) -> list[str]:
+    """Return the lines of the groups, each with its shapes, then those of the topics."""
+    lines: list[str] = []
+    for number, (title, shapes) in enumerate(drawing.groups):
+        lines += [*group(number, title), *(f"    {shape(each)}" for each in shapes), end]
+    return lines + [f"  {shape(each)}" for each in drawing.topics.values()]

@@ -5,17 +5,7 @@ from .builder import StreamsBuilder
 from .cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from .graph.serdes import SessionWindowedSerde, TimeWindowedSerde
 from .grouped import KGroupedStream
-from .operators.aggregate.several import (
-    Column,
-    collect_of,
-    count_of,
-    first_of,
-    last_of,
-    max_of,
-    mean_of,
-    min_of,
-    sum_of,
-)
+from .operators.aggregate.folds import Column, collect_of, count_of, first_of, last_of, max_of, mean_of, min_of, sum_of
 from .operators.aggregate.windows import (
     SessionWindows,
     SlidingWindows,
@@ -26,7 +16,7 @@ from .operators.aggregate.windows import (
     tumbling,
     unlimited,
 )
-from .operators.stream_join.within import JoinWindows, within
+from .operators.join_windows import JoinWindows, within
 from .stream import KStream
 from .table import KTable
 from .windowed import SessionWindowedKStream, TimeWindowedKStream

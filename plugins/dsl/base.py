@@ -12,8 +12,8 @@ from .graph.recorder import Recorder
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep, Step
 from .missing_verbs import Verbs
+from .operators.derived_table import ToStream
 from .operators.reading import TableSource
-from .operators.stateless.derived_table import ToStream
 
 if TYPE_CHECKING:
     from .stream import KStream
@@ -63,11 +63,10 @@ class StreamBase(Verbs, Drawn, Generic[K, V]):
         made: KStream[Any, Any] = self.recorder.kinds.stream(self.recorder, flow)
         return made
 
-    def _stream(self, step: Step, serdes: Serdes, *, needs_repartition: bool | None = None) -> KStream[Any, Any]:
+    def _stream(self, step: Step, serdes: Serdes) -> KStream[Any, Any]:
         """Return the stream of the records that `step` makes of this one; adds the step."""
-        self.recorder.add(step, self.flow.step)
-        needs = self.flow.needs_repartition if needs_repartition is None else needs_repartition
-        return self._stream_of(Flow(step, serdes, self.flow.sources, needs))
+        needs = self.flow.needs_repartition or step.changes_key
+        return self._stream_of(Flow(self.recorder.add(step, self.flow.step), serdes, self.flow.sources, needs))
 
     def _processed(
         self,
@@ -76,26 +75,15 @@ class StreamBase(Verbs, Drawn, Generic[K, V]):
         supplier: Callable[..., Any],
         options: dict[str, Any],
         serdes: Serdes,
-        *,
-        changes_key: bool = False,
-        changes_value: bool = False,
+        **changes: Any,
     ) -> KStream[Any, Any]:
-        """Return the stream that one more processor makes of this one."""
-        step = ProcessorStep(
-            self.recorder.names.step(prefix, name),
-            supplier,
-            options,
-            changes_key=changes_key,
-            changes_value=changes_value,
-        )
-        return self._stream(step, serdes, needs_repartition=True if changes_key else None)
+        """Return the stream that one more processor makes of this one; `changes`: see Step."""
+        step = ProcessorStep(self.recorder.names.step(prefix, name), supplier, options, **changes)
+        return self._stream(step, serdes)
 
 
 class TableBase(Verbs, Drawn, Generic[K, V]):
-    """A table under construction. A notebook shows the program that it belongs to.
-
-    `store` is the name of its store, if the user chose one.
-    """
+    """A table under construction, which a notebook shows as its program. `store`: its name if the user chose one."""
 
     kind = "table"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from penstock import (
     Duration,
+    KeyValueStoreSpec,
     Processor,
     Program,
     Serde,
@@ -23,13 +24,13 @@ from penstock.program.checks import check_builder
 from penstock.program.serdes import SerdeLike
 
 from .base import GlobalKTable
-from .graph.materialized import StoreLike, TableOptions, materialized
+from .graph.materialized import materialized
 from .graph.names import checked
+from .graph.options import StoreLike, TableOptions
 from .graph.recorder import Kinds, Recorder
 from .graph.serdes import Default, KnownSerde, Serdes
-from .graph.sources import GlobalStoreStep, SourceStep, StoreStep, TableSourceStep
+from .graph.sources import Consumed, GlobalStoreStep, SourceStep, StoreStep, TableSourceStep
 from .graph.step import Flow
-from .graph.writer import Consumed
 from .grouped import KGroupedStream, KGroupedTable
 from .missing_verbs import Verbs
 from .operators.reading import TopicTable
@@ -110,17 +111,17 @@ class StreamsBuilder(Verbs, TopologyBuilder):
         """
         if not isinstance(topic, str):
             raise TopologyError(f"table: expected the name of one topic, found {topic!r}; write table(TOPIC)")
-        names = self._recorder.names
+        recorder, names = self._recorder, self._recorder.names
         kept = materialized("table", names, store, options, f"{topic}-", TableOptions.__annotations__)
         if not kept.is_named:
             names.generated[kept.name] = f'table({topic!r}, "NAME")'
         consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor, offset_reset)
         source = SourceStep(names.suffixed(name, "-source", "KSTREAM-SOURCE-"), (topic,), None, consumed)
-        step = TableSourceStep(names.step("KTABLE-SOURCE-", name), source, TableUpdates)
-        self._recorder.add(source)
-        self._recorder.add(step, source)
+        arguments = {"store": None, "sends_old": False}
+        step = TableSourceStep(names.step("KTABLE-SOURCE-", name), TableUpdates, arguments, source=source)
+        recorder.add(step, recorder.add(source))
         flow = Flow(step, consumed.serdes, frozenset({source.name}))
-        return KTable(self._recorder, flow, TopicTable(step, kept, flow.serdes), kept.own_name)
+        return KTable(recorder, flow, TopicTable(step, kept, flow.serdes), kept.own_name)
 
     def global_table(
         self,
@@ -150,16 +151,14 @@ class StreamsBuilder(Verbs, TopologyBuilder):
             raise TopologyError("global_table: its store cannot keep versions; table(TOPIC, versioned_store(...)) can")
         consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor)
         serdes = kept.serdes(consumed.serdes)
-        step = GlobalStoreStep(
-            lambda writer: _uncached(kept.key_value(writer, serdes)),
-            names.suffixed(name, "-source", "KSTREAM-SOURCE-"),
-            checked(topic),
-            names.step("KTABLE-SOURCE-", name),
+        self._add_global(
+            lambda writer: dataclasses.replace(cast(KeyValueStoreSpec, kept.key_value(writer, serdes)), cached=False),
+            topic,
+            name,
             GlobalTableSource,
             consumed,
             {"store": kept.name},
         )
-        self._recorder.add(step)
         return GlobalKTable(self._recorder, kept.name, serdes)
 
     # ------------------------------------------------------------------ stores
@@ -183,16 +182,18 @@ class StreamsBuilder(Verbs, TopologyBuilder):
         name: str | None = None,
         **options: Any,
     ) -> StreamsBuilder:
-        """Declare a store that every task can read: all partitions of `topic`, put there by one processor.
+        """Declare a store that every task can read whole: one processor, made with `options`, fills it from `topic`."""
+        consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor)
+        self._add_global(store, topic, name, supplier, consumed, options)
+        return self
 
-        `options` are the arguments of the supplier.
-        """
+    def _add_global(
+        self, store: Any, topic: str, name: str | None, supplier: Any, consumed: Consumed, options: dict[str, Any]
+    ) -> None:
         names = self._recorder.names
         source = names.suffixed(name, "-source", "KSTREAM-SOURCE-")
         processor = names.step("KTABLE-SOURCE-", name)
-        consumed = Consumed(serdes_of_topic(key_serde, value_serde), timestamp_extractor)
-        self._recorder.add(GlobalStoreStep(store, source, checked(topic), processor, supplier, consumed, options))
-        return self
+        self._recorder.add(GlobalStoreStep(processor, store, source, checked(topic), supplier, consumed, options))
 
     # ------------------------------------------------------------------ the program
 
@@ -201,11 +202,6 @@ class StreamsBuilder(Verbs, TopologyBuilder):
 
     def _program_to_draw(self) -> Program:
         return self._recorder.program_to_draw()
-
-
-def _uncached(store: Any) -> StoreBuilder:
-    made: StoreBuilder = dataclasses.replace(store, cached=False)
-    return made
 
 
 def serdes_of_topic(key_serde: SerdeLike, value_serde: SerdeLike) -> Serdes:

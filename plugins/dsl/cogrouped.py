@@ -10,19 +10,17 @@ from penstock.program.serdes import NodeDefaults
 
 from .base import K
 from .graph.functions import check_aggregator, check_initializer, check_same_program
-from .graph.materialized import StoreLike, StoreOptions, WindowOptions, materialized
+from .graph.materialized import materialized
+from .graph.options import StoreLike, StoreOptions, WindowOptions
 from .graph.serdes import Serdes, check_same_keys
-from .graph.step import ProcessorStep
-from .graph.writer import PassThrough
+from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregation_step import (
     ON_UPDATE,
     AnyWindows,
     GroupedSource,
+    aggregated_table,
     aggregation_step,
-    table_of,
-    table_serdes,
-    table_source,
 )
 from .operators.aggregate.folds import Aggregating, Aggregator, check_merger
 from .operators.aggregate.windows import SessionWindows, SlidingWindows, TimeWindows
@@ -87,9 +85,9 @@ class _Cogrouped(Verbs, Generic[K, A]):
         merge = ProcessorStep(merge_name, PassThrough, stores=lambda writer: self._check_keys(writer.settings))
         recorder.add(merge, *steps)
         all_sources = frozenset(source for _, sources in parents for source in sources)
-        table = table_source(made, self._windows, *steps)
-        found: KTable[Any, A] = table_of(first, merge, all_sources, table_serdes(serdes, self._windows), table, made)
-        return found
+        flow = Flow(merge, serdes, all_sources)
+        table: KTable[Any, A] = aggregated_table(recorder, flow, made, self._windows, *steps)
+        return table
 
     def _check_keys(self, settings: NodeDefaults | None = None) -> tuple[()]:
         """Refuse streams whose keys have other serdes than those of the first one: a key would be in several tasks."""

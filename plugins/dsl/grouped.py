@@ -10,24 +10,23 @@ from penstock import Duration, TopologyError
 from .base import K, V
 from .cogrouped import CogroupedKStream, Member
 from .graph.functions import check_aggregator, check_function
-from .graph.materialized import (
-    Materialized,
-    OptionOfStore,
-    StoreLike,
-    StoreOptions,
-    StoreWithKey,
-    StoreWithoutKey,
-    materialized,
-)
+from .graph.materialized import Materialized, materialized
+from .graph.options import OptionOfStore, StoreLike, StoreOptions, StoreWithKey, StoreWithoutKey
 from .graph.recorder import Recorder
 from .graph.serdes import Default, KnownSerde, Serdes, value_of_internal_topic
-from .graph.sources import SUFFIX, RepartitionStep
-from .graph.step import Flow, ProcessorStep
-from .graph.writer import RepartitionNames, Writer
+from .graph.sources import SUFFIX, RepartitionNames, RepartitionStep
+from .graph.step import Flow, ProcessorStep, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregation_step import Emit, GroupedSource
-from .operators.aggregate.folds import Aggregator, Counting, aggregating, reducing
-from .operators.aggregate.several import Column, columns_and_options, removable
+from .operators.aggregate.folds import (
+    Aggregator,
+    Column,
+    Counting,
+    aggregating,
+    columns_and_options,
+    reducing,
+    removable,
+)
 from .operators.aggregate.table_aggregate import ChangeSerde, TableAggregate
 from .operators.aggregate.windows import SessionWindows, SlidingWindows, TimeWindows
 from .operators.reading import StoreGetter, WrittenTable

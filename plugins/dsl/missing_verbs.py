@@ -76,50 +76,42 @@ _WAYS: dict[str, tuple[tuple[str, str], ...]] = {
         ("table", "a stream has no {verb}(), which is for tables; take the latest value of each key: "
          "stream.to_table().{verb}(...)"),
         ("split stream", "stream.split().{verb}(...)"),
-        ("builder", "builder.{verb}(...)"),
     ),
     "table": (
         ("grouped table", "table.group_by(...).{verb}(...)"),
         ("stream", "a table has no {verb}(), which is for streams; go on with its updates: "
          "table.to_stream().{verb}(...)"),
         ("grouped stream", _OF_STREAMS),
-        ("builder", "builder.{verb}(...)"),
     ),
     "grouped stream": (
         ("stream", "a stream is changed before it is grouped: stream.{verb}(...).group_by_key(); its aggregates are a "
          "table: count().to_stream().{verb}(...)"),
         ("table", "aggregate first: count().{verb}(...)"),
-        ("builder", "builder.{verb}(...)"),
     ),
     "grouped table": (
         ("grouped stream", _OF_STREAMS),
         ("table", "aggregate first: count().{verb}(...)"),
         ("stream", "aggregate first: count().to_stream().{verb}(...)"),
-        ("builder", "builder.{verb}(...)"),
     ),
     "windowed stream": (
         ("table", "aggregate first: count().{verb}(...)"),
         ("stream", "aggregate first: count().to_stream().{verb}(...)"),
         ("grouped stream", "it comes before the windows: stream.group_by_key().{verb}(...)"),
-        ("builder", "builder.{verb}(...)"),
     ),
     "cogrouped stream": (
         ("grouped stream", "each stream of a cogroup has its aggregator: aggregate(INITIALIZER) makes the table"),
         ("table", "aggregate first: aggregate(INITIALIZER).{verb}(...)"),
         ("stream", "aggregate first: aggregate(INITIALIZER).to_stream().{verb}(...)"),
-        ("builder", "builder.{verb}(...)"),
     ),
     "split stream": (
         ("stream", _BRANCHES + ".{verb}(...)"),
         ("table", _BRANCHES + ".to_table()"),
         ("grouped stream", _BRANCHES + ".group_by_key()"),
-        ("builder", "builder.{verb}(...)"),
     ),
     "global table": (
         ("table", _JOINED_ONLY + "builder.table(TOPIC).{verb}(...)"),
         ("stream", _JOINED_ONLY + "builder.stream(TOPIC).{verb}(...)"),
         ("grouped stream", _JOINED_ONLY + "builder.stream(TOPIC).group_by_key().{verb}(...)"),
-        ("builder", "builder.{verb}(...)"),
     ),
     "builder": (
         ("stream", "builder.stream(TOPIC).{verb}(...)"),
@@ -161,7 +153,7 @@ def _hint(kind: str, name: str) -> str:
         return f"here it is called {verb}(...)"
     if verb in _ELSEWHERE.get(kind, {}):
         return _written(_ELSEWHERE[kind][verb])
-    for other, way in _WAYS.get(kind, ()):
+    for other, way in (*_WAYS.get(kind, ()), ("builder", "builder.{verb}(...)")):
         if verb in _verbs[other]:
             return _written(way.format(verb=verb))
     close = get_close_matches(verb, mine, 3)

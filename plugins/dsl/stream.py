@@ -12,14 +12,23 @@ from penstock.program.serdes import SerdeLike
 
 from .base import K, StreamBase, V
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
-from .graph.materialized import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
 from .graph.names import checked
+from .graph.options import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
 from .graph.serdes import Serdes, different_keys
-from .graph.step import Flow, ProcessorStep
-from .graph.writer import PassThrough
+from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs, found
-from .operators.stateless.map import Branch, Filter, FlatMap, FlatMapValues, Map, MapValues, Peek, Printer, SelectKey
-from .operators.stateless.table_printer import TablePrinter
+from .operators.map import (
+    Branch,
+    Filter,
+    FlatMap,
+    FlatMapValues,
+    Map,
+    MapValues,
+    Peek,
+    Printer,
+    SelectKey,
+    TablePrinter,
+)
 from .stream_joins import Joining
 
 if TYPE_CHECKING:
@@ -42,11 +51,9 @@ class BranchedKStream(Verbs, Generic[K, V]):
         self._streams: dict[str, KStream[K, V]] = {}
         self._predicates: list[Callable[[Any, Any], Any]] = []
         self._children: list[str] = []
-        step = source.recorder.names.step("KSTREAM-BRANCH-", name)
-        self._step = ProcessorStep(
-            step, Branch, {"predicates": self._predicates, "children": self._children, "default": None}
-        )
-        source.recorder.add(self._step, source.flow.step)
+        node = source.recorder.names.step("KSTREAM-BRANCH-", name)
+        options = {"predicates": self._predicates, "children": self._children, "default": None}
+        self._step = source.recorder.add(ProcessorStep(node, Branch, options), source.flow.step)
 
     @overload
     def branch(
@@ -98,8 +105,7 @@ class BranchedKStream(Verbs, Generic[K, V]):
         if child in self._children:
             raise TopologyError(f"branch {name!r} is there already; choose another name")
         recorder.names.step(child)
-        step = ProcessorStep(child, PassThrough)
-        recorder.add(step, self._step)
+        step = recorder.add(ProcessorStep(child, PassThrough), self._step)
         made = recorder.kinds.stream(recorder, Flow(step, flow.serdes, flow.sources, flow.needs_repartition))
         if then is not None:
             check_function("branch", then, "stream", what="then")
@@ -126,8 +132,7 @@ class Stateless(StreamBase[K, V]):
     def filter(self, predicate: Callable[[K, V], Any], **options: Unpack[WithKey]) -> KStream[K, V]: ...
     def filter(self, predicate: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Keep the records for which `predicate` is true."""
-        check_mapper("filter", predicate, with_key=with_key, what="predicate")
-        options = {"predicate": predicate, "with_key": with_key}
+        options = check_mapper("filter", predicate, with_key=with_key, what="predicate")
         return self._processed("KSTREAM-FILTER-", name, Filter, options, self.flow.serdes)
 
     @overload
@@ -136,9 +141,8 @@ class Stateless(StreamBase[K, V]):
     def filter_not(self, predicate: Callable[[K, V], Any], **options: Unpack[WithKey]) -> KStream[K, V]: ...
     def filter_not(self, predicate: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Keep the records for which `predicate` is not true."""
-        check_mapper("filter_not", predicate, with_key=with_key, what="predicate")
-        options = {"predicate": predicate, "with_key": with_key, "inverted": True}
-        return self._processed("KSTREAM-FILTER-", name, Filter, options, self.flow.serdes)
+        options = check_mapper("filter_not", predicate, with_key=with_key, what="predicate")
+        return self._processed("KSTREAM-FILTER-", name, Filter, {**options, "inverted": True}, self.flow.serdes)
 
     @overload
     def map(self, function: Callable[[V], tuple[K2, V2]], **options: Unpack[WithoutKey]) -> KStream[K2, V2]: ...
@@ -146,8 +150,7 @@ class Stateless(StreamBase[K, V]):
     def map(self, function: Callable[[K, V], tuple[K2, V2]], **options: Unpack[WithKey]) -> KStream[K2, V2]: ...
     def map(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by the (key, value) pair that `function` returns."""
-        check_mapper("map", function, with_key=with_key)
-        options = {"function": function, "with_key": with_key}
+        options = check_mapper("map", function, with_key=with_key)
         return self._processed("KSTREAM-MAP-", name, Map, options, Serdes(), changes_key=True, changes_value=True)
 
     @overload
@@ -156,8 +159,7 @@ class Stateless(StreamBase[K, V]):
     def map_values(self, function: Callable[[K, V], V2], **options: Unpack[WithKey]) -> KStream[K, V2]: ...
     def map_values(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each value by what `function` returns."""
-        check_mapper("map_values", function, with_key=with_key)
-        options = {"function": function, "with_key": with_key}
+        options = check_mapper("map_values", function, with_key=with_key)
         serdes = Serdes(self.flow.serdes.key)
         return self._processed("KSTREAM-MAPVALUES-", name, MapValues, options, serdes, changes_value=True)
 
@@ -171,8 +173,7 @@ class Stateless(StreamBase[K, V]):
     ) -> KStream[K2, V2]: ...
     def flat_map(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by any number of (key, value) pairs."""
-        check_mapper("flat_map", function, with_key=with_key, may_generate=True)
-        options = {"function": function, "with_key": with_key}
+        options = check_mapper("flat_map", function, with_key=with_key, may_generate=True)
         return self._processed(
             "KSTREAM-FLATMAP-", name, FlatMap, options, Serdes(), changes_key=True, changes_value=True
         )
@@ -187,8 +188,7 @@ class Stateless(StreamBase[K, V]):
     ) -> KStream[K, V2]: ...
     def flat_map_values(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each record by one for each value that `function` returns; a text or bytes is refused as a list."""
-        check_mapper("flat_map_values", function, with_key=with_key, may_generate=True)
-        options = {"function": function, "with_key": with_key}
+        options = check_mapper("flat_map_values", function, with_key=with_key, may_generate=True)
         serdes = Serdes(self.flow.serdes.key)
         return self._processed("KSTREAM-FLATMAPVALUES-", name, FlatMapValues, options, serdes, changes_value=True)
 
@@ -198,9 +198,7 @@ class Stateless(StreamBase[K, V]):
     def select_key(self, function: Callable[[K, V], K2], **options: Unpack[WithKey]) -> KStream[K2, V]: ...
     def select_key(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> Any:
         """Replace each key by what `function` returns."""
-        check_mapper("select_key", function, with_key=with_key)
-        serdes = Serdes(value=self.flow.serdes.value)
-        options = {"function": function, "with_key": with_key}
+        options, serdes = check_mapper("select_key", function, with_key=with_key), Serdes(value=self.flow.serdes.value)
         return self._processed("KSTREAM-KEY-SELECT-", name, SelectKey, options, serdes, changes_key=True)
 
     # ------------------------------------------------------------------ side effects
@@ -211,8 +209,7 @@ class Stateless(StreamBase[K, V]):
     def peek(self, function: Callable[[K, V], Any], **options: Unpack[WithKey]) -> KStream[K, V]: ...
     def peek(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> KStream[K, V]:
         """Call `function` for each record, which stays as it is. It is called again for what is processed again."""
-        check_mapper("peek", function, with_key=with_key)
-        options = {"function": function, "with_key": with_key}
+        options = check_mapper("peek", function, with_key=with_key)
         return self._processed("KSTREAM-PEEK-", name, Peek, options, self.flow.serdes)
 
     @overload
@@ -221,9 +218,8 @@ class Stateless(StreamBase[K, V]):
     def foreach(self, function: Callable[[K, V], Any], **options: Unpack[WithKey]) -> None: ...
     def foreach(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> None:
         """Call `function` for each record; nothing comes after it."""
-        check_mapper("foreach", function, with_key=with_key)
-        options = {"function": function, "with_key": with_key, "is_last": True}
-        self._processed("KSTREAM-FOREACH-", name, Peek, options, self.flow.serdes)
+        options = check_mapper("foreach", function, with_key=with_key)
+        self._processed("KSTREAM-FOREACH-", name, Peek, {**options, "is_last": True}, self.flow.serdes)
 
     def print(
         self,
@@ -349,16 +345,10 @@ class KStream(Stateless[K, V], Joining[K, V]):
         name: str | None = None,
     ) -> Any:
         """Group by the key that `function` returns: records go through a repartition topic, `NAME-repartition`."""
-        check_mapper("group_by", function, with_key=with_key)
-        step = ProcessorStep(
-            self.recorder.names.step("KSTREAM-KEY-SELECT-", name),
-            SelectKey,
-            {"function": function, "with_key": with_key},
-            changes_key=True,
-        )
-        self.recorder.add(step, self.flow.step)
+        options = check_mapper("group_by", function, with_key=with_key)
         serdes = Serdes(None, self.flow.serdes.value).given(key_serde, value_serde)
-        return self.recorder.kinds.grouped_stream(self.recorder, Flow(step, serdes, self.flow.sources, True), name)
+        selected = self._processed("KSTREAM-KEY-SELECT-", name, SelectKey, options, serdes, changes_key=True)
+        return self.recorder.kinds.grouped_stream(self.recorder, selected.flow, name)
 
     def print_table(
         self, *, label: str | None = None, columns: Sequence[str] | None = None, name: str | None = None

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock import (
-    Duration,
     KeyPart,
     Partitioner,
     Processor,
@@ -17,22 +16,35 @@ from penstock import (
 )
 from penstock.program.checks import check_class
 from penstock.program.serdes import SerdeLike
+from penstock.support.names import timer_store_name
 
 from .base import K, StreamBase, V
 from .graph.functions import check_function, check_options, check_same_program, checked_stores
-from .graph.materialized import StoreLike, StoreOptions, WithKey, WithoutKey, materialized
+from .graph.materialized import materialized
+from .graph.options import (
+    SerdeOptions,
+    StoreLike,
+    StoreOptions,
+    StreamJoinOptions,
+    StreamJoinWithKey,
+    StreamJoinWithoutKey,
+    TableJoinOptions,
+    TableJoinWithKey,
+    TableJoinWithoutKey,
+    WithKey,
+    WithoutKey,
+)
 from .graph.serdes import Default, Serdes, check_same_keys
-from .graph.sources import RepartitionStep, SinkStep, repartition_names
+from .graph.sources import RepartitionNames, RepartitionStep, SinkStep, repartition_names
 from .graph.step import Flow, ProcessorStep
 from .missing_verbs import Verbs, found
+from .operators.join_windows import JoinWindows
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
 from .operators.reading import TopicTable
-from .operators.stateless.user_step import FixedKey, UserStep, user_step_name
-from .operators.stream_join.steps import record_stream_join
-from .operators.stream_join.stores import StreamJoinOptions
-from .operators.stream_join.within import JoinWindows
-from .operators.table_join.stream_table import TableJoinOptions, record_global_table_join, record_table_join
+from .operators.stream_join import record_stream_join
+from .operators.table_join import record_global_table_join, record_table_join
 from .operators.table_store import TableUpdates
+from .operators.user_step import FixedKey, UserStep
 
 if TYPE_CHECKING:
     from .base import GlobalKTable
@@ -64,14 +76,8 @@ class Output(StreamBase[K, V]):
         """
         if not isinstance(topic, str):
             check_function("to", topic, "record", "metadata", what="topic or function")
-        step = SinkStep(
-            self.recorder.names.step("KSTREAM-SINK-", name),
-            topic,
-            self.flow.serdes.given(key_serde, value_serde),
-            partitioner,
-            partition_by,
-        )
-        self.recorder.add(step, self.flow.step)
+        node, serdes = self.recorder.names.step("KSTREAM-SINK-", name), self.flow.serdes.given(key_serde, value_serde)
+        self.recorder.add(SinkStep(node, topic, serdes, partitioner, partition_by), self.flow.step)
 
     def repartition(
         self,
@@ -122,9 +128,7 @@ class Output(StreamBase[K, V]):
         `stores` are stores it uses, declared or by name; `options` are the arguments of the supplier. It may change
         keys.
         """
-        return self._user_processor(
-            "KSTREAM-PROCESSOR-", name, supplier, stores, options, Serdes(), supplier, changes_key=True
-        )
+        return self._user_processor("process", name, supplier, stores, options, Serdes(), supplier)
 
     def process_values(
         self,
@@ -145,34 +149,33 @@ class Output(StreamBase[K, V]):
             options = {"transformer": supplier, "arguments": options, "timers": timers}
             supplier = FixedKey
         serdes = Serdes(self.flow.serdes.key)
-        return self._user_processor(
-            "KSTREAM-PROCESSVALUES-", name, supplier, stores, options, serdes, code, changes_key=False
-        )
+        return self._user_processor("process_values", name, supplier, stores, options, serdes, code)
 
     def _user_processor(
         self,
-        prefix: str,
+        verb: str,
         name: str | None,
         supplier: Any,
         stores: Stores,
         options: dict[str, Any],
         serdes: Serdes,
         code: Any,
-        *,
-        changes_key: bool,
     ) -> KStream[Any, Any]:
-        connected, verb = checked_stores(stores), "process" if changes_key else "process_values"
+        connected, keeps_key = checked_stores(stores), verb == "process_values"
+        node = self.recorder.names.unless_given(name, "KSTREAM-PROCESSVALUES-" if keeps_key else "KSTREAM-PROCESSOR-")
+        if name is None:  # its timers are state with a numbered name, too
+            self.recorder.names.generated[timer_store_name(node)] = f'{verb}(..., name="NAME")'
         step = UserStep(
-            user_step_name(self.recorder.names, name, prefix, verb),
+            node,
             supplier,
             options,
-            code,
+            code=code,
             is_named=name is not None,
             stores=lambda writer: connected,
-            changes_key=changes_key,
+            changes_key=not keeps_key,
             changes_value=True,
         )
-        return self._stream(step, serdes, needs_repartition=True if changes_key else None)
+        return self._stream(step, serdes)
 
     def to_table(
         self, store: StoreLike | None = None, *, name: str | None = None, **options: Unpack[StoreOptions]
@@ -192,37 +195,13 @@ class Output(StreamBase[K, V]):
             flow = self._repartitioned(step.name, serdes, how='to_table(name="NAME")').flow
             serdes = Serdes(flow.serdes.key, serdes.value)
         self.recorder.add(step, flow.step)
-        made: KTable[K, V] = self.recorder.kinds.table(
-            self.recorder,
-            Flow(step, serdes, flow.sources),
-            TopicTable(step, kept, serdes),
-            kept.own_name,
-        )
+        table, flow = TopicTable(step, kept, serdes), Flow(step, serdes, flow.sources)
+        made: KTable[K, V] = self.recorder.kinds.table(self.recorder, flow, table, kept.own_name)
         return made
 
 
 V2 = TypeVar("V2")
 R = TypeVar("R")
-
-
-class StreamJoinWithoutKey(StreamJoinOptions, WithoutKey):
-    """For a join with a stream, and a joiner of the values."""
-
-
-class StreamJoinWithKey(StreamJoinOptions, WithKey):
-    """For a join with a stream, and a joiner that gets the key first."""
-
-
-class TableJoinWithoutKey(TableJoinOptions, WithoutKey, total=False):
-    """For a join with a table, and a joiner of the values."""
-
-    grace: Duration | None
-
-
-class TableJoinWithKey(TableJoinOptions, WithKey, total=False):
-    """For a join with a table, and a joiner that gets the key first."""
-
-    grace: Duration | None
 
 
 class Joining(Output[K, V]):
@@ -438,8 +417,8 @@ class Joining(Output[K, V]):
 
     def _joined_with_table(self, kind: JoinKind, table: Any, joiner: Joiner, name: str | None, options: Any) -> Flow:
         grace = options.pop("grace", None)
-        allowed = TableJoinOptions.__annotations__ if grace is not None else ("key_serde", "value_serde")
-        check_options(kind.verb, options, (*allowed, "grace"))
+        without = (*SerdeOptions.__annotations__, "grace")
+        check_options(kind.verb, options, without if grace is None else TableJoinOptions.__annotations__)
         serdes = self.flow.serdes.given(options.get("key_serde"), options.get("value_serde"))
         check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
         serdes = serdes.else_of(Serdes(table.flow.serdes.key))
@@ -475,8 +454,7 @@ class Joining(Output[K, V]):
         """
         made = self._repartitioned_for_join
         if made is not None and base == self.flow.step.name:
-            for prefix in ("KSTREAM-SINK-", "KSTREAM-FILTER-", "KSTREAM-SOURCE-"):
-                self.recorder.names.step(prefix)
+            RepartitionNames.numbered(self.recorder.names, base)
             return made
         self._repartitioned_for_join = made = self._repartitioned(base, serdes, how=how)
         return made

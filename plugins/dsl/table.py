@@ -14,24 +14,22 @@ from penstock.support.topic_config import TopicConfig
 
 from .base import K, TableBase, V
 from .graph.functions import check_mapper, checked_stores, keyed
-from .graph.materialized import (
+from .graph.materialized import Materialized, optional
+from .graph.names import checked
+from .graph.options import (
     GroupingWithKey,
     GroupingWithoutKey,
-    Materialized,
     StoreLike,
     StoreOptions,
     StoreWithKey,
     StoreWithoutKey,
     WithKey,
     WithoutKey,
-    optional,
 )
-from .graph.names import checked
 from .graph.serdes import Serdes
 from .graph.step import Flow, ProcessorStep
 from .operators.aggregate.table_aggregate import TableSelect, group_options
-from .operators.reading import ValueGetter, keep
-from .operators.stateless.derived_table import (
+from .operators.derived_table import (
     ComputedGetter,
     DerivedTable,
     TableFilter,
@@ -40,8 +38,9 @@ from .operators.stateless.derived_table import (
     ToStream,
     TransformedGetter,
 )
-from .operators.stateless.user_step import UserStep
+from .operators.reading import ValueGetter, keep
 from .operators.suppress import SuppressedTable, suppress_options, suppress_step
+from .operators.user_step import UserStep
 from .table_joins import TableJoins
 
 if TYPE_CHECKING:
@@ -127,13 +126,9 @@ class TableStateless(TableBase[K, V]):
         check_mapper("map_values", function, with_key=with_key)
         compute = keyed(function, with_key=with_key)
         kept = optional("map_values", self.recorder.names, store, options, "KTABLE-MAPVALUES-")
-        step = ProcessorStep(
-            self.recorder.names.step("KTABLE-MAPVALUES-", name),
-            TableMapValues,
-            {"function": compute, "sends_old": False},
-        )
-        known = Serdes(self.flow.serdes.key)
-        return self._derived(step, kept, known, lambda parent: ComputedGetter(parent, compute))
+        node = self.recorder.names.step("KTABLE-MAPVALUES-", name)
+        step = ProcessorStep(node, TableMapValues, {"function": compute, "sends_old": False})
+        return self._derived(step, kept, Serdes(self.flow.serdes.key), lambda parent: ComputedGetter(parent, compute))
 
     def _filtered(
         self, verb: str, accepts: Callable[[Any, Any], Any], store: StoreLike | None, name: str | None, options: Any
@@ -143,24 +138,16 @@ class TableStateless(TableBase[K, V]):
         sends_old = self.source.send_old_values(force=False)
         # A row that has expired may still be in what was made of its updates.
         forwards_all = self.source.is_versioned or self.source.expiring is not None or kept.expiring is not None
-        step = ProcessorStep(
-            self.recorder.names.step("KTABLE-FILTER-", name),
-            TableFilter,
-            {"keep": accepts, "forwards_all": forwards_all, "sends_old": sends_old},
-        )
+        arguments = {"keep": accepts, "forwards_all": forwards_all, "sends_old": sends_old}
+        step = ProcessorStep(self.recorder.names.step("KTABLE-FILTER-", name), TableFilter, arguments)
 
         def shown(key: Any, value: Any) -> Any:
             return value if accepts(key, value) else None
 
-        known = self.flow.serdes
-        return self._derived(step, kept, known, lambda parent: ComputedGetter(parent, shown))
+        return self._derived(step, kept, self.flow.serdes, lambda parent: ComputedGetter(parent, shown))
 
     def _derived(
-        self,
-        step: ProcessorStep,
-        kept: Materialized,
-        known: Serdes,
-        view: Callable[[ValueGetter], ValueGetter],
+        self, step: ProcessorStep, kept: Materialized, known: Serdes, view: Callable[[ValueGetter], ValueGetter]
     ) -> KTable[Any, Any]:
         """Return the table that `step` makes of this one; `view` reads it where it has no store."""
         serdes = kept.serdes(known)
@@ -201,7 +188,7 @@ class TableStateless(TableBase[K, V]):
             self.recorder.names.step("KTABLE-TRANSFORMVALUES-", name),
             TableTransformValues,
             {"transformer": supplier, "arguments": given, "sends_old": False},
-            supplier,
+            code=supplier,
             is_named=name is not None,
             stores=lambda writer: connected,
         )
@@ -243,8 +230,9 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
 
         With `select_key`, a function of the value (or with `with_key=True` of key and value), the records get new keys.
         """
-        step = ProcessorStep(self.recorder.names.step("KTABLE-TOSTREAM-", name), ToStream)
-        self.recorder.add(step, self.flow.step)
+        step = self.recorder.add(
+            ProcessorStep(self.recorder.names.step("KTABLE-TOSTREAM-", name), ToStream), self.flow.step
+        )
         made: KStream[K, V] = self.recorder.kinds.stream(self.recorder, replace(self.flow, step=step))
         if select_key is None:
             return made

@@ -9,32 +9,19 @@ from penstock import Partitioner, StoreSpec, TopologyError
 
 from .base import GlobalKTable, K, StreamBase, TableBase, V
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
-from .graph.materialized import StoreLike, StoreOptions, StoreWithKey, StoreWithoutKey, optional
+from .graph.materialized import optional
+from .graph.options import ForeignKeyWithKey, ForeignKeyWithoutKey, StoreLike, StoreWithKey, StoreWithoutKey
 from .graph.serdes import check_same_keys
 from .missing_verbs import found
-from .operators.foreign_key.steps import ForeignKeyJoin
+from .operators.foreign_key import ForeignKeyJoin
 from .operators.joins import INNER, LEFT, OUTER, Joiner, JoinKind, TableSide
-from .operators.table_join.joined_table import record_tables_join
+from .operators.table_join import record_tables_join
 
 if TYPE_CHECKING:
     from .table import KTable
 
 V2 = TypeVar("V2")
 R = TypeVar("R")
-
-
-class ForeignKeyWithoutKey(StoreWithoutKey, total=False):
-    """For a join with functions of values. The partitioners are for a join by foreign key."""
-
-    partitioner: Partitioner | None
-    other_partitioner: Partitioner | None
-
-
-class ForeignKeyWithKey(StoreWithKey, total=False):
-    """For a join with functions that get the key first. The partitioners are for a join by foreign key."""
-
-    partitioner: Partitioner | None
-    other_partitioner: Partitioner | None
 
 
 class TableJoins(TableBase[K, V]):
@@ -73,17 +60,7 @@ class TableJoins(TableBase[K, V]):
         **options: Unpack[ForeignKeyWithKey],
     ) -> KTable[K, R]: ...
     def join(
-        self,
-        other: KTable[Any, V2],
-        joiner: Callable[..., R],
-        store: StoreLike | None = None,
-        *,
-        foreign_key: Callable[..., Any] | None = None,
-        with_key: bool = False,
-        partitioner: Partitioner | None = None,
-        other_partitioner: Partitioner | None = None,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, other: KTable[Any, V2], joiner: Callable[..., R], store: StoreLike | None = None, **options: Any
     ) -> KTable[K, R]:
         """Return a table with a row for each key that both tables have.
 
@@ -99,8 +76,8 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable join, and its foreign-key join (KIP-213).
         """
-        partitioners = partitioner, other_partitioner
-        return self._joined(INNER, other, joiner, store, foreign_key, with_key, name, partitioners, options)
+        by = options.pop("foreign_key", None), options.pop("partitioner", None), options.pop("other_partitioner", None)
+        return self._joined(INNER, other, joiner, store, *by, **options)
 
     @overload
     def left_join(
@@ -123,17 +100,7 @@ class TableJoins(TableBase[K, V]):
         **options: Unpack[ForeignKeyWithKey],
     ) -> KTable[K, R]: ...
     def left_join(
-        self,
-        other: KTable[Any, V2],
-        joiner: Callable[..., R],
-        store: StoreLike | None = None,
-        *,
-        foreign_key: Callable[..., Any] | None = None,
-        with_key: bool = False,
-        partitioner: Partitioner | None = None,
-        other_partitioner: Partitioner | None = None,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, other: KTable[Any, V2], joiner: Callable[..., R], store: StoreLike | None = None, **options: Any
     ) -> KTable[K, R]:
         """Return a table with a row for each key that this table has; the joiner gets None for a missing other row.
 
@@ -148,8 +115,8 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable left join, and its foreign-key left join (KIP-213).
         """
-        partitioners = partitioner, other_partitioner
-        return self._joined(LEFT, other, joiner, store, foreign_key, with_key, name, partitioners, options)
+        by = options.pop("foreign_key", None), options.pop("partitioner", None), options.pop("other_partitioner", None)
+        return self._joined(LEFT, other, joiner, store, *by, **options)
 
     @overload
     def outer_join(
@@ -168,14 +135,7 @@ class TableJoins(TableBase[K, V]):
         **options: Unpack[StoreWithKey],
     ) -> KTable[K, R]: ...
     def outer_join(
-        self,
-        other: KTable[K, V2],
-        joiner: Callable[..., R],
-        store: StoreLike | None = None,
-        *,
-        with_key: bool = False,
-        name: str | None = None,
-        **options: Unpack[StoreOptions],
+        self, other: KTable[K, V2], joiner: Callable[..., R], store: StoreLike | None = None, **options: Any
     ) -> KTable[K, R]:
         """Return a table with a row for each key that one of the tables has; the joiner gets None for a missing row.
 
@@ -188,7 +148,7 @@ class TableJoins(TableBase[K, V]):
 
         Semantics: Kafka Streams' KTable-KTable outer join.
         """
-        return self._joined(OUTER, other, joiner, store, None, with_key, name, (None, None), options)
+        return self._joined(OUTER, other, joiner, store, None, None, None, **options)
 
     def _joined(
         self,
@@ -197,14 +157,16 @@ class TableJoins(TableBase[K, V]):
         joiner: Callable[..., Any],
         store: StoreLike | None,
         foreign_key: Callable[..., Any] | None,
-        with_key: bool,
-        name: str | None,
-        partitioners: tuple[Partitioner | None, Partitioner | None],
-        options: Any,
+        partitioner: Partitioner | None,
+        other_partitioner: Partitioner | None,
+        *,
+        with_key: bool = False,
+        name: str | None = None,
+        **options: Any,
     ) -> KTable[Any, Any]:
         verb, recorder = kind.verb, self.recorder
         check_table(verb, self, other, store)
-        if foreign_key is None and partitioners != (None, None):
+        if foreign_key is None and (partitioner is not None or other_partitioner is not None):
             raise TopologyError(
                 f"{verb}: partitioner and other_partitioner are for joins by foreign key; without foreign_key=, equal "
                 "keys of both tables must be in equal partitions"
@@ -219,8 +181,8 @@ class TableJoins(TableBase[K, V]):
             flow, source = record_tables_join(recorder, kind, left, right, how, kept, name)
             return self._table_of(flow, source, kept.own_name)
         check_mapper(verb, foreign_key, with_key=with_key, what="foreign_key")
-        key = keyed(foreign_key, with_key=with_key)
-        join = ForeignKeyJoin(recorder, left, right, key, how.of_key_and_values, kind.keeps_left, name, *partitioners)
+        key, partitioners = keyed(foreign_key, with_key=with_key), (partitioner, other_partitioner)
+        join = ForeignKeyJoin(recorder, left, right, key, how.compile(), kind.keeps_left, name, *partitioners)
         return self._table_of(*join.add(verb, store, options))
 
 

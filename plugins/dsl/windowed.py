@@ -9,41 +9,31 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 from penstock import TopologyError, Windowed
 
 from .base import K, V
-from .graph.materialized import (
-    Materialized,
-    OptionOfStore,
-    StoreLike,
-    StoreOptions,
-    WindowOptions,
-    WindowWithKey,
-    WindowWithoutKey,
-    materialized,
-)
+from .graph.materialized import Materialized, materialized
+from .graph.options import OptionOfStore, StoreLike, StoreOptions, WindowOptions, WindowWithKey, WindowWithoutKey
 from .graph.serdes import Serdes
-from .graph.step import Flow, ProcessorStep
-from .graph.writer import PassThrough
+from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregation_step import (
     ON_UPDATE,
     AnyWindows,
     Emit,
     GroupedSource,
+    aggregated_table,
     aggregation_step,
-    table_of,
-    table_serdes,
-    table_source,
 )
 from .operators.aggregate.folds import (
     Aggregating,
     Aggregator,
+    Column,
     Counting,
     Fold,
     Reducing,
     aggregating,
     check_merger,
+    columns_and_options,
     reducing,
 )
-from .operators.aggregate.several import Column, columns_and_options
 
 if TYPE_CHECKING:
     from .stream import KStream
@@ -103,9 +93,9 @@ class Aggregations(Verbs, Generic[R]):
         step = aggregation_step(step_name, fold, made, serdes, windows, self._emit)
         source.recorder.add(step, parent)
         last = step if self._emit.late is None else self._split(fold, step, sources, made)
-        table = table_source(made, windows, step, emit=self._emit)
-        found: KTable[R, Any] = table_of(source, last, sources, table_serdes(serdes, windows), table, made)
-        return found
+        flow = Flow(last, serdes, sources)
+        table: KTable[R, Any] = aggregated_table(source.recorder, flow, made, windows, step, emit=self._emit)
+        return table
 
     def _split(self, fold: Fold, step: ProcessorStep, sources: frozenset[str], made: Materialized) -> ProcessorStep:
         """Add the stream of late records; return the step that has all others.
@@ -124,10 +114,8 @@ class Aggregations(Verbs, Generic[R]):
                 f'value_serde="json"), or write them yourself, late=lambda records: records.to({late!r}, '
                 f'value_serde="json") (aggregation of store {made.name!r})'
             )
-        updates = ProcessorStep(step.options["updates_to"], PassThrough)
-        lost = ProcessorStep(step.options["late_to"], PassThrough)
-        recorder.add(updates, step)
-        recorder.add(lost, step)
+        updates = recorder.add(ProcessorStep(step.options["updates_to"], PassThrough), step)
+        lost = recorder.add(ProcessorStep(step.options["late_to"], PassThrough), step)
         stream: KStream[Any, Any] = recorder.kinds.stream(recorder, Flow(lost, serdes, sources))
         if isinstance(late, str):
             stream.to(late)

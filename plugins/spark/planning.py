@@ -7,10 +7,9 @@ from pathlib import Path
 
 from penstock import Log
 from penstock.plugins.engine.host.log_lines import log_to_driver
-from penstock.plugins.engine.run.planning.control import ControlFile, LogFile
+from penstock.plugins.engine.run.planning.control import ControlFile, LogFile, Plan
 from penstock.plugins.engine.run.planning.planner import BatchPlanner, Offset
 from penstock.plugins.engine.run.planning.renewals import RenewalPlanner
-from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.locations import open_log
 
 from .group_keys import slot_key

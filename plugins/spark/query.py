@@ -32,8 +32,7 @@ from penstock.plugins.engine.program.checkpoint_files import (
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.run.order import Trigger
 from penstock.plugins.engine.run.planning import renewals
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile
-from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile, Plan
 from penstock.plugins.engine.run.progress import EndedBatch
 from penstock.plugins.engine.run.query import HostMessages, Query
 from penstock.plugins.engine.run.settings import UNCAUGHT_EXCEPTION_HANDLER

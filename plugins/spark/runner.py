@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from penstock import Application, Clock, ConfigError, Log, RuntimeUnavailableError, Settings
 from penstock.plugins.engine.program.lease import LeaseKeeper
 from penstock.plugins.engine.program.preparation import Prepared, check_open_files
-from penstock.plugins.engine.run.open_application import OpenApplication, prepared_application
+from penstock.plugins.engine.run.companion import OpenApplication, prepared_application
 from penstock.plugins.engine.run.order import RunOrder, Trigger
 from penstock.plugins.engine.run.progress import EndedBatch, RunProgress, RunSummary
 from penstock.plugins.engine.run.query import SteppingDriver, stepping

@@ -7,7 +7,7 @@ from heapq import merge
 from typing import Any, Protocol
 
 from penstock import ConfigError, Processor, Record, Settings, Topology, TopologyBuilder, Windowed
-from penstock.plugins.dsl.operators.stateless.table_printer import columns_of
+from penstock.plugins.dsl.operators.map import columns_of
 from penstock.support.packages import needed
 
 from .driver import TopologyTestDriver

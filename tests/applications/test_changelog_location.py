@@ -125,7 +125,7 @@ def test_a_changelog_of_another_kind_is_refused_as_before(world: World) -> None:
 def test_secrets_are_not_noted(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     world.run()
     noted: list[Any] = []
-    monkeypatch.setattr("penstock.plugins.engine.program.changelog_location.unreachable", lambda *arguments: [])
+    monkeypatch.setattr("penstock.plugins.engine.program.saved_program.unreachable", lambda *arguments: [])
     world.change(changelog="directory:s3://me:very-secret@bucket/state")
     with world.open() as log:
         monkeypatch.setattr(type(log), "put_meta", lambda self, *arguments: noted.append(arguments))

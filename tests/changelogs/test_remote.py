@@ -13,7 +13,7 @@ from penstock import World
 from penstock.errors import ChangelogError
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import ArrowStorage, Storage
-from penstock.plugins.engine.program.changelog_location import shown_location
+from penstock.plugins.engine.program.saved_program import shown_location
 from penstock.plugins.testing.contracts.changelog import ChangelogContract
 from penstock.plugins.testing.contracts.changelog_tests import restored
 from penstock.settings.settings import Settings

@@ -6,7 +6,7 @@ from typing import Any
 
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.program.visits import asked_visits
-from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.run.companion import OpenApplication
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

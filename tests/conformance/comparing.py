@@ -18,11 +18,11 @@ from penstock import ProcessorContext, Record
 from penstock.operator import Run
 from penstock.plugins.dsl import SessionWindows, SlidingWindows, StreamsBuilder
 from penstock.plugins.dsl.graph.step import Step
-from penstock.plugins.dsl.operators.foreign_key.messages import compile_hash
-from penstock.plugins.dsl.operators.foreign_key.steps import ForeignKeyResolve
+from penstock.plugins.dsl.operators import table_join
+from penstock.plugins.dsl.operators.foreign_key import ForeignKeyResolve
+from penstock.plugins.dsl.operators.foreign_key_messages import compile_hash
 from penstock.plugins.dsl.operators.reading import TableSource
-from penstock.plugins.dsl.operators.stateless.user_step import UserStep
-from penstock.plugins.dsl.operators.table_join import joined_table
+from penstock.plugins.dsl.operators.user_step import UserStep
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.driver import Waiting
 from penstock.program.nodes import SinkNode, SourceNode, TaskId, decorate
@@ -285,6 +285,6 @@ def _difference_of_answers(case: Case, answer: Answer, here: Collection[str] = (
             for kind in (SessionWindows, SlidingWindows):
                 changes.enter_context(patch.object(kind, "kept_ms", property(_least_ms)))
         if "reading new rows" in here:
-            changes.enter_context(patch.object(joined_table, "_is_above", _nowhere))
+            changes.enter_context(patch.object(table_join, "_is_above", _nowhere))
         changes.enter_context(patch.object(ForeignKeyResolve, "bind", changed))
         return check({**case, "expected": answer["expected"]}, driver).difference

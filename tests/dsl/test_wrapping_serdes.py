@@ -9,7 +9,7 @@ import pytest
 from penstock import Serde, StrSerde, WrappingSerde
 from penstock.plugins.dsl import SessionWindowedSerde, StreamsBuilder, TimeWindowedSerde, tumbling
 from penstock.plugins.dsl.operators.aggregate.table_aggregate import ChangeSerde
-from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
+from penstock.plugins.dsl.operators.foreign_key_messages import ResponseSerde, SubscriptionSerde
 from penstock.plugins.dsl.operators.suppress import BufferedSerde
 from penstock.plugins.dsl.operators.waiting import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
 from penstock.plugins.serdes.list import ListSerde

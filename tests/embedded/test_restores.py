@@ -11,7 +11,7 @@ import pytest
 
 from penstock import RestoreEvent, RestorePhase, run
 from penstock.plugins.engine.program.run_status import StatusTopic
-from penstock.plugins.engine.run import status_writer
+from penstock.plugins.engine.run import statistics
 from penstock.plugins.engine.run.progress import RunProgress
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
 from penstock.plugins.operate.cli.run import restoring_text
@@ -49,7 +49,7 @@ def test_the_listener_is_told_of_each_step(surroundings: Surroundings, changelog
 def test_others_work_while_one_is_restored(
     surroundings: Surroundings, monkeypatch: pytest.MonkeyPatch, trigger: str
 ) -> None:
-    monkeypatch.setattr(status_writer.StatusWriter.__init__, "__defaults__", (0.1,))
+    monkeypatch.setattr(statistics.StatusWriter.__init__, "__defaults__", (0.1,))
     surroundings.put("in", records(700, keys=70))
     run(on("one", surroundings))
     goes_on, news, times = threading.Event(), list[RunProgress](), list[float]()

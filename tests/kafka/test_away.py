@@ -18,9 +18,8 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LogError
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.run.planning.control import Control, ControlFile
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, Plan
 from penstock.plugins.engine.run.planning.planner import BatchPlanner
-from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.logs.kafka import failures, transactions
 from penstock.plugins.logs.kafka.clients import Clients
 from penstock.plugins.logs.kafka.log import KafkaLog

@@ -11,8 +11,7 @@ from threading import Event, Thread
 import pytest
 
 from penstock import Log, StoreError
-from penstock.plugins.engine.task.locations import open_log
-from penstock.plugins.engine.task.reading import read_up_to
+from penstock.plugins.engine.task.locations import open_log, read_up_to
 from penstock.plugins.state.transfer.backups import back_up, plan_restore, restore_backup
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition

@@ -13,7 +13,7 @@ from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.errors import ConfigError, IncompatibleStateError, LogError, TopologyError
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
-from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.run.companion import OpenApplication
 from penstock.plugins.engine.task.own_topics import HEARTBEATS, STATUS
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

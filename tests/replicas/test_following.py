@@ -10,8 +10,8 @@ import pytest
 from penstock import ConfigError, World
 from penstock.errors import ChangelogError, IncompatibleStateError, StaleStoreError, StoreLockedError
 from penstock.plugins.changelogs.storage import LocalStorage
-from penstock.plugins.engine.program.changelog_location import note_location
 from penstock.plugins.engine.program.preparation import prepare
+from penstock.plugins.engine.program.saved_program import note_location
 from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.copies import Replica, saved_tasks

@@ -25,9 +25,10 @@ from penstock import (
     visitor,
 )
 from penstock.plugins.dsl import StreamsBuilder, tumbling
-from penstock.plugins.engine.program.pausing import Paused, change_stored, pause, read_paused, resume
+from penstock.plugins.engine.program.pausing import change_stored, pause, read_paused, resume
 from penstock.plugins.engine.program.stored_id import read_stored, renamed
 from penstock.plugins.engine.program.visits import ask_for_visit, stop_visits
+from penstock.plugins.engine.task.notes import Paused
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.reshard import plan_reshard, reshard, undo
 from tests.small_disk import small_disk

@@ -12,7 +12,7 @@ import yaml
 
 from penstock import MeasureKind
 from penstock.plugins.engine.run.metrics.endpoint import LIVE, READY
-from penstock.plugins.engine.run.metrics.measures import measures_of
+from penstock.plugins.engine.run.metrics.reporting import measures_of
 
 from .test_metrics_endpoint import LAG, STATUS
 

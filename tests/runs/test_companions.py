@@ -13,8 +13,7 @@ import pytest
 from penstock import Application, ConfigError, run
 from penstock.hooks import Component, registry
 from penstock.plugins.engine.program.run_status import StatusTopic
-from penstock.plugins.engine.run.companion import Companion
-from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.run.companion import Companion, OpenApplication
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings

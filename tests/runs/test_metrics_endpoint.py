@@ -17,7 +17,7 @@ from penstock.plugins.engine.program.lag import PartitionLag
 from penstock.plugins.engine.program.run_status import RunStatus, SlotHost, TaskStatus, VisitOfRun
 from penstock.plugins.engine.run.metrics.collector import RunCollector
 from penstock.plugins.engine.run.metrics.endpoint import metrics_endpoint
-from penstock.plugins.engine.run.metrics.measures import measures_of
+from penstock.plugins.engine.run.metrics.reporting import measures_of
 from penstock.plugins.engine.run.order import STATES
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
 from penstock.plugins.engine.task.report import DetailedCounts, Histogram

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, ConfigError, Processor, Record, Topology, run
-from penstock.plugins.engine.program.pausing import Paused, pause, read_paused, resume
+from penstock.plugins.engine.program.pausing import pause, read_paused, resume
+from penstock.plugins.engine.task.notes import Paused
 from penstock.testing import TopologyTestDriver
 
 from ..spark import apps

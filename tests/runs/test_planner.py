@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from penstock import Commit, ManualClock, OutputBatch, RuntimeUnavailableError, TopicPartition
 from penstock.plugins.engine.host.reports import SlotPlan
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, OwnOrders
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, OwnOrders, Plan
 from penstock.plugins.engine.run.planning.planner import RENEWAL_SECONDS, BatchPlanner, Offset, _limit
-from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.fronts import Fronts
 from penstock.plugins.logs.memory import MemoryLog
 

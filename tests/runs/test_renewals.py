@@ -11,10 +11,9 @@ import pytest
 from penstock import ManualClock, OutputBatch
 from penstock.plugins.engine.host.claims import SlotLayout
 from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, HostStatus, SlotMessage, SlotPlan
-from penstock.plugins.engine.run.planning.control import Control, ControlFile
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, Plan
 from penstock.plugins.engine.run.planning.planner import Offset
 from penstock.plugins.engine.run.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
-from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task import own_topics
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.spark.watching import MISSING_SECONDS, Beats, Stops

@@ -12,8 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.plugins.engine.run.planning.control import Control, ControlFile
-from penstock.plugins.engine.run.planning.run_plan import LONGEST_REST, SHORTEST_REST, Rests, rest_seconds
+from penstock.plugins.engine.run.planning.control import (
+    LONGEST_REST,
+    SHORTEST_REST,
+    Control,
+    ControlFile,
+    Rests,
+    rest_seconds,
+)
 from penstock.plugins.engine.run.run_loop import StopRequest
 
 TIMES = st.floats(0, 10**6)

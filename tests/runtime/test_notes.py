@@ -9,6 +9,7 @@ import pytest
 from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.notes import Note
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.task.visits import Visit
 
 FORMS: list[tuple[Note[Any], str, str, Any, bytes]] = [
     (notes.PROGRAM, "app", "program", {"b": 1, "a": None}, b'{"b": 1, "a": null}'),
@@ -16,8 +17,8 @@ FORMS: list[tuple[Note[Any], str, str, Any, bytes]] = [
     (notes.CHANGELOG.of("1f"), "app", "changelog-1f", "directory:/é", "directory:/é".encode()),
     (notes.COMMITTED.of("1f"), "app", "committed-1f", {"b": [0], "a": [1]}, b'{"b": [0], "a": [1]}'),
     (notes.COMMITTED_IDS.of("1f"), "app", "committed-ids-1f", {"b": "2", "a": "1"}, b'{"a": "1", "b": "2"}'),
-    (notes.PAUSED, "app", "paused", {"subtopologies": None}, b'{"subtopologies": null}'),
-    (notes.VISITS, "app", "visits", [[7, "node.each", None, False]], b'[[7, "node.each", null, false]]'),
+    (notes.PAUSED, "app", "paused", notes.Paused(None), b'{"subtopologies": null}'),
+    (notes.VISITS, "app", "visits", [Visit(7, "node.each")], b'[[7, "node.each", null, false]]'),
     (notes.RESTORING, "app", "restoring", "import of x", b"import of x"),
     (notes.SLOT.of(3), "app", "slot-3", {"run": "r"}, b'{"run": "r"}'),
     (notes.APPLICATION_SERVER, "app", "application_server", "http://a:1", b"http://a:1"),

@@ -11,8 +11,7 @@ import pytest
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.plugins.engine.host.log_lines import HostLogReader
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile
-from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile, Plan
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Application, Processor, Record, TopicPartition, Topology, key_value_store
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.run.companion import OpenApplication
 from penstock.plugins.engine.task import commit as runtime
 from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.logs.memory import MemoryLog

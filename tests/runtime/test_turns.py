@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
 from penstock.log import Log
-from penstock.plugins.engine.task import reading
+from penstock.plugins.engine.task import locations
 from penstock.plugins.engine.task.local_state import refill
 from penstock.plugins.engine.task.loop import task_loop as loop_module
 from penstock.plugins.engine.task.loop.continuous_worker import ContinuousWorker
@@ -415,7 +415,7 @@ def refilling(tmp_path: Path) -> Iterator[tuple[TaskLoop, Log]]:
 
 
 def test_a_refill_lets_others_restore_after_each_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "_FETCH_BYTES", 1)
+    monkeypatch.setattr(locations, "_FETCH_BYTES", 1)
     monkeypatch.setattr(memory, "_FETCH_STEP", 1)
     Fill.gate, Fill.reached, Fill.seen = threading.Event(), threading.Event(), set()
     Fill.gate.set()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, ConfigError, IncompatibleStateError, StoreError, Topology, key_value_store
-from penstock.plugins.engine.program.ended_queries import ended_queries, query_of
+from penstock.plugins.engine.program.checkpoint_files import ended_queries, query_of
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.spark.sessions import tune
 from penstock.spark import read_state, transform

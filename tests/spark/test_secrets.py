@@ -22,8 +22,7 @@ from penstock import (
     Settings,
     Topology,
 )
-from penstock.plugins.engine.run.planning.control import LogFile
-from penstock.plugins.engine.run.planning.run_plan import Plan
+from penstock.plugins.engine.run.planning.control import LogFile, Plan
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.spark import planning, run

@@ -12,8 +12,7 @@ import pytest
 
 from penstock import ProcessingError, TopicPartition
 from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
-from penstock.plugins.engine.run.statistics import RunStatistics
-from penstock.plugins.engine.run.status_writer import StatusWriter
+from penstock.plugins.engine.run.statistics import RunStatistics, StatusWriter
 from penstock.plugins.engine.task.own_topics import STATUS
 from penstock.plugins.spark import run
 

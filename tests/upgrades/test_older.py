@@ -44,14 +44,8 @@ def to_format_1(note: dict[str, Any]) -> None:
         del note[name]
 
 
-def with_whole_keys(note: dict[str, Any]) -> None:
-    """Windowed keys were partitioned by key and window."""
-    note["whole_keys"] = ["out"]
-
-
-@pytest.mark.parametrize("to_old", [to_format_1, with_whole_keys])
-def test_its_program_is_refused(restarts: Restarts, to_old: Callable[[dict[str, Any]], object]) -> None:
-    change_note(restarts, to_old)
+def test_its_program_is_refused(restarts: Restarts) -> None:
+    change_note(restarts, to_format_1)
     saved = restarts.saved()
     application = restarts.application(program(VERB))
     for use in (

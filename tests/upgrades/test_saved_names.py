@@ -23,7 +23,7 @@ from penstock.plugins.dsl import (
     unlimited,
 )
 from penstock.plugins.dsl.operators.aggregate.table_aggregate import ChangeSerde
-from penstock.plugins.dsl.operators.foreign_key.messages import ResponseSerde, SubscriptionSerde
+from penstock.plugins.dsl.operators.foreign_key_messages import ResponseSerde, SubscriptionSerde
 from penstock.plugins.dsl.operators.suppress import BufferedSerde
 from penstock.plugins.dsl.operators.waiting import (
     SideSerde,

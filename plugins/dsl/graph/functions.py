@@ -49,10 +49,11 @@ def check_function(
 
 def check_mapper(
     verb: str, function: Any, *, with_key: bool, what: str = "function", may_generate: bool = False
-) -> None:
-    """Refuse a function that cannot be called with the value, or with key and value. Raises TopologyError."""
+) -> dict[str, Any]:
+    """Return a function of the value, or of key and value, as options. Raises TopologyError if it is none."""
     arguments = ("key", "value") if with_key else ("value",)
     check_function(verb, function, *arguments, what=what, may_generate=may_generate)
+    return {"function": function, "with_key": with_key}
 
 
 def checked_stores(stores: Sequence[str | StoreBuilder]) -> tuple[str | StoreBuilder, ...]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Required, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from penstock import (
-    Duration,
     KeyValueStoreSpec,
-    PunctuationType,
     SessionStoreSpec,
     StoreSpec,
     TopologyError,
@@ -21,67 +19,17 @@ from penstock import (
     session_store,
     window_store,
 )
-from penstock.program.serdes import SerdeLike
-from penstock.support.topic_config import TopicConfig
 
 from .functions import check_options
 from .names import Names, checked
+from .options import StoreLike, StoreOptions
 from .serdes import KnownSerde, Serdes, key_of_store, value_of_store
-from .writer import Writer
-
-
-class TableOptions(TypedDict, total=False):
-    """The keyword arguments for the store of a table from a topic.
-
-    `backend`: an installed store backend. `logged`: whether changes go to the changelog. `topic_config`: settings by
-    Kafka's names with which the store's changelog topic is created. `cached`: whether of several
-    updates of a key between two commits only the last one goes on (`statestore_cache_max_bytes`). `ttl`, `ttl_clock`:
-    see `key_value_store`.
-    """
-
-    backend: str | None
-    logged: bool
-    topic_config: TopicConfig
-    cached: bool
-    ttl: Duration | None
-    ttl_clock: PunctuationType
-
-
-class StoreOptions(TableOptions, total=False):
-    """The keyword arguments of verbs with a store: the ones of TableOptions, and more.
-
-    `key_serde` and `value_serde`: serdes, or names of installed ones.
-    """
-
-    key_serde: SerdeLike
-    value_serde: SerdeLike
-
-
-class WindowOptions(TypedDict, total=False):
-    """The keyword arguments of verbs with a store of windows.
-
-    `retention`: how long windows are kept; at least their length and grace. The others are as in StoreOptions.
-    """
-
-    key_serde: SerdeLike
-    value_serde: SerdeLike
-    backend: str | None
-    logged: bool
-    topic_config: TopicConfig
-    cached: bool
-    retention: Duration
-
-
-OptionOfStore = SerdeLike | Duration | PunctuationType | TopicConfig | bool
-"""The values of options of stores."""
+from .step import Writer
 
 TableStoreSpec = KeyValueStoreSpec | VersionedStoreSpec | WindowStoreSpec | SessionStoreSpec
 """A declared store of a table."""
 
 Filled = TypeVar("Filled", KeyValueStoreSpec, WindowStoreSpec, SessionStoreSpec)
-
-StoreLike = str | StoreSpec
-"""The name of a store, or a declared store."""
 
 
 @dataclass(frozen=True)
@@ -239,47 +187,3 @@ def has_headers(writer: Writer) -> bool:
 def _serdes_of_store(writer: Writer, serdes: Serdes) -> dict[str, Any]:
     key, value = key_of_store(serdes.key, writer.settings), value_of_store(serdes.value, writer.settings)
     return {"key_serde": key, "value_serde": value}
-
-
-class WithoutKey(TypedDict, total=False):
-    """For functions of the value. `name` is the node's."""
-
-    with_key: Literal[False]
-    name: str | None
-
-
-class WithKey(TypedDict, total=False):
-    """For functions of key and value. `name` is the node's."""
-
-    with_key: Required[Literal[True]]
-    name: str | None
-
-
-class StoreWithoutKey(StoreOptions, WithoutKey):
-    """For functions of the value, and a store."""
-
-
-class StoreWithKey(StoreOptions, WithKey):
-    """For functions of key and value, and a store."""
-
-
-class WindowWithoutKey(WindowOptions, WithoutKey):
-    """For functions of the value, and a store of windows."""
-
-
-class WindowWithKey(WindowOptions, WithKey):
-    """For functions of key and value, and a store of windows."""
-
-
-class GroupingWithoutKey(WithoutKey, total=False):
-    """For a grouping by functions of the value; serdes are those behind it."""
-
-    key_serde: SerdeLike
-    value_serde: SerdeLike
-
-
-class GroupingWithKey(WithKey, total=False):
-    """For a grouping by functions of key and value; serdes are those behind it."""
-
-    key_serde: SerdeLike
-    value_serde: SerdeLike

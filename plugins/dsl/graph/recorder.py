@@ -7,15 +7,14 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock import Program, Settings, Topology, TopologyError
 
 from .names import Names
 from .serdes import Serdes
-from .sources import RepartitionStep, shared_names
-from .step import Step
-from .writer import Writer
+from .sources import RepartitionNames, RepartitionStep
+from .step import Step, Writer
 
 _REPARTITIONS = dict[Step, list[RepartitionStep]]
 
@@ -82,7 +81,10 @@ def _share(changer: Step, repartitions: list[RepartitionStep], names: Names, ren
         next((each.value for each in known if each.value is not None), None),
     )
     topic = repartitions[0].names.topic
-    shared = RepartitionStep(shared_names(names, topic), serdes)
+    # Its nodes are named after the topic, if that is numbered or not: Kafka Streams compares the whole name of the
+    # topic with a pattern that is meant for what the topic is named after.
+    RepartitionNames.numbered(names, topic)
+    shared = RepartitionStep(RepartitionNames.after(topic), serdes)
     shared.priority = changer.priority
     for each in repartitions:
         child = _child_above(each, changer)
@@ -141,11 +143,11 @@ class Kinds:
     global_table: Any
 
 
+AnyStep = TypeVar("AnyStep", bound=Step)
+
+
 class Root(Step):
     """The parent of all sources."""
-
-    def __init__(self) -> None:
-        super().__init__("root")
 
     def write(self, writer: Writer) -> None:
         """Add nothing."""
@@ -157,16 +159,17 @@ class Recorder:
     def __init__(self, kinds: Kinds) -> None:
         self.kinds = kinds
         self.names = Names()
-        self.root = Root()
+        self.root = Root("root")
         self.copartitioned: list[frozenset[str]] = []
         self._next = 0
         self._warned = False
 
-    def add(self, step: Step, *parents: Step) -> None:
-        """Add a step. A source's parent is `root`."""
+    def add(self, step: AnyStep, *parents: Step) -> AnyStep:
+        """Add a step, and return it. A source's parent is `root`."""
         for parent in parents or (self.root,):
             parent.add_child(step)
         step.priority, self._next = self._next, self._next + 1
+        return step
 
     def copartition(self, sources: Iterable[str]) -> None:
         """Note that the topics of these sources need equal numbers of partitions."""

@@ -1,16 +1,60 @@
-"""Step: a node of the logical graph, which building the program writes to a Topology. Flow: the end of one."""
+"""Step: a node of the logical graph; Writer: the Topology that steps are written to; Flow: the end of a graph."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from penstock import Processor, Settings, StoreBuilder, ValueTransformer
+from penstock import Processor, ProcessorContext, Settings, StoreBuilder, Topology, ValueTransformer
+from penstock.operator import Operator, Run
+from penstock.program.messages import Advice
 
 from .serdes import Serdes
-from .writer import Writer
+
+OF_DSL = Advice(
+    first_step="builder.stream(TOPIC) is the first step",
+    declare="declare it with builder.add_state_store",
+    name_store="name it in process(..., stores=[{store}])",
+    connect="connect it: process(..., stores=[{store}])",
+    declare_for="If another verb declares it, connect it: process(..., stores=[{store}]); else declare it: "
+    "process(..., stores=[key_value_store({store})])",
+    repartition="put repartition(NAME) in front of one of them",
+    write="to(TOPIC)",
+    timers="write process(..., timers=True)",
+)
+
+
+class Writer:
+    """A Topology that is being written. `settings` are its application's.
+
+    `renamed` has, for a source that was merged with an earlier one of the same topics, the name of that one.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.topology = Topology(OF_DSL)
+        self.renamed: dict[str, str] = {}
+        self.readers: dict[Any, Any] = {}
+        """The first step that reads the topics, by topics or pattern."""
+        self._numbered: Counter[str] = Counter()
+
+    def names_of(self, steps: Iterable[str]) -> list[str]:
+        """Return the names of steps in the topology."""
+        return list(dict.fromkeys(self.renamed.get(name, name) for name in steps))
+
+    def numbered(self, name: str) -> str:
+        """Return a name, and from its second use on with a number: `NAME`, `NAME/1`."""
+        number, self._numbered[name] = self._numbered[name], self._numbered[name] + 1
+        return f"{name}/{number}" if number else name
+
+    @property
+    def has_record_cache(self) -> bool:
+        """Whether the stores of tables have a record cache (`statestore_cache_max_bytes` above 0)."""
+        return self.settings.statestore_cache_max_bytes > 0
+
 
 Stores = Callable[[Writer], Sequence[str | StoreBuilder]]
 """Returns the stores of a processor once the settings are known: names, or declared stores."""
@@ -19,6 +63,7 @@ Late = Callable[[Writer], Mapping[str, Any]]
 """Returns the options of a processor that follow from the settings. Raises TopologyError for those that do not fit."""
 
 
+@dataclass(eq=False, repr=False)
 class Step(ABC):
     """A node of the logical graph. Kafka Streams calls it GraphNode.
 
@@ -28,18 +73,16 @@ class Step(ABC):
     says in words which windows its keys are of, and `window_grace_ms` how long after their end they close.
     """
 
-    is_merge = False
-    takes_null_keys = False
-    window_form = ""
-    window_grace_ms: int | None = None
-
-    def __init__(self, name: str, *, changes_key: bool = False, changes_value: bool = False) -> None:
-        self.name = name
-        self.changes_key = changes_key
-        self.changes_value = changes_value
-        self.priority = -1
-        self.parents: list[Step] = []
-        self.children: list[Step] = []
+    name: str
+    changes_key: bool = field(default=False, kw_only=True)
+    changes_value: bool = field(default=False, kw_only=True)
+    is_merge: bool = field(default=False, init=False)
+    takes_null_keys: bool = field(default=False, init=False)
+    window_form: str = field(default="", init=False)
+    window_grace_ms: int | None = field(default=None, init=False)
+    priority: int = field(default=-1, init=False)
+    parents: list[Step] = field(default_factory=list, init=False)
+    children: list[Step] = field(default_factory=list, init=False)
 
     @abstractmethod
     def write(self, writer: Writer) -> None:
@@ -49,9 +92,9 @@ class Step(ABC):
         """Replace this step in its graph by one that answers the same with fewer stores, if there is one."""
         return
 
-    def parent_names(self) -> list[str]:
-        """Return the names of the processors and sources whose records this step gets."""
-        return [each.name for each in self.parents]
+    def parents_in(self, writer: Writer) -> list[str]:
+        """Return the names in the topology of the processors and sources whose records this step gets."""
+        return writer.names_of(each.name for each in self.parents)
 
     def add_child(self, child: Step) -> None:
         """Make `child` a child of this step, if it is none yet."""
@@ -65,6 +108,7 @@ class Step(ABC):
         child.parents.remove(self)
 
 
+@dataclass(eq=False, repr=False)
 class ProcessorStep(Step):
     """Writes one processor. `options` are the arguments of `supplier`; they may be changed until the program is built.
 
@@ -73,28 +117,15 @@ class ProcessorStep(Step):
     `keeps_closed_windows`: its store keeps windows that have closed, because a verb reads them by key.
     """
 
-    keeps_closed_windows = False
-
-    def __init__(
-        self,
-        name: str,
-        supplier: Callable[..., Processor | ValueTransformer] | str,
-        options: Mapping[str, Any] | None = None,
-        *,
-        stores: Stores | None = None,
-        late: Late | None = None,
-        changes_key: bool = False,
-        changes_value: bool = False,
-    ) -> None:
-        super().__init__(name, changes_key=changes_key, changes_value=changes_value)
-        self.supplier = supplier
-        self.options = dict(options or {})
-        self.stores = stores
-        self.late = late
-        self.saved_as: tuple[str, ...] = ()
+    supplier: Callable[..., Processor | ValueTransformer] | str
+    options: dict[str, Any] = field(default_factory=dict)
+    stores: Stores | None = field(default=None, kw_only=True)
+    late: Late | None = field(default=None, kw_only=True)
+    saved_as: tuple[str, ...] = field(default=(), init=False)
+    keeps_closed_windows: bool = field(default=False, init=False)
 
     def write(self, writer: Writer) -> None:
-        parents = writer.names_of(self.parent_names())
+        parents = self.parents_in(writer)
         stores = () if self.stores is None else self.stores(writer)
         options = self.options if self.late is None else {**self.options, **self.late(writer)}
         writer.topology.add_processor(self.name, self.supplier, parents, stores=stores, **options)
@@ -113,3 +144,12 @@ class Flow:
     serdes: Serdes
     sources: frozenset[str]
     needs_repartition: bool = False
+
+
+class PassThrough(Operator):
+    """Forwards each record."""
+
+    forwards_each = forwards_last = True
+
+    def bind(self, context: ProcessorContext) -> Run:
+        return context.send

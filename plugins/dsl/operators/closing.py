@@ -138,10 +138,7 @@ class OpenWindows:
             self.next_end = self._values[_NEXT] = end
 
     def merge(self, merged: Iterable[Any], end: int, which: Any, key: Any) -> None:
-        """Add a window that replaces others, with the earliest end that one of them was noted with.
-
-        Without `which`, nothing replaces them.
-        """
+        """Add a window in place of others, with the earliest end that one was noted with; none if `which` is None."""
         notes = self._notes
         ends = [notes.pop(each)[0] for each in merged if each in notes]  # one of before the opening may have none
         if which is not None:

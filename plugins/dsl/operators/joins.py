@@ -29,11 +29,14 @@ class Joiner:
     function: Callable[..., Any]
     with_key: bool
 
-    @property
-    def of_key_and_values(self) -> Callable[[Any, Any, Any], Any]:
-        """The function, with the key as its first argument in any case."""
+    def compile(self, *, is_left: bool = True) -> Callable[[Any, Any, Any], Any]:
+        """Return a function of the key, the value of this side, left or right, and the other one."""
         function = self.function
-        return function if self.with_key else lambda key, left, right: function(left, right)
+        if self.with_key:
+            return function if is_left else lambda key, mine, other: function(key, other, mine)
+        if is_left:
+            return lambda key, mine, other: function(mine, other)
+        return lambda key, mine, other: function(other, mine)
 
 
 @dataclass(frozen=True)

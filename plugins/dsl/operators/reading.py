@@ -28,10 +28,7 @@ class RowsBefore:
         self._forwardings: list[Forwarding] = []
 
     def read(self, get: Get, key: Any, found: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
-        """Return the value that `get`, which was opened with this, had for a key, with any timestamp.
-
-        `found` is what it has now.
-        """
+        """Return what `get`, opened with this, had for a key, with any timestamp; `found` is what it has now."""
         if all(each.before is None for each in self._forwardings):
             return found
         self._is_on = True

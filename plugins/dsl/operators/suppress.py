@@ -30,8 +30,7 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.division import Division
 
 from ..graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
-from ..graph.step import Flow, ProcessorStep, Step
-from ..graph.writer import Writer
+from ..graph.step import Flow, ProcessorStep, Step, Writer
 from .closing import IdleClock, OwnTime, forget_idle_time
 from .reading import Get, RowsBefore, TableSource, ValueGetter
 from .table_store import LATE

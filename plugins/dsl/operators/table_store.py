@@ -24,10 +24,7 @@ from penstock.operator import Operator, Run, new
 
 
 class NotLatest(Change):
-    """An update of a versioned table that is older than the latest one of its key (KIP-914).
-
-    It goes on to topics. Joins and groupings ignore it.
-    """
+    """An update older than its key's latest one in a versioned table (KIP-914): joins and groupings ignore it."""
 
     __slots__ = ()
 

@@ -35,9 +35,8 @@ class SlotLayout:
 class Claims:
     """The claims of one layout.
 
-    A host writes the claim of its slot in its first batch, and in each whose plan names no owner. The driver deletes it
-    when it orders a move. It is read where a plan names no owner, and when Spark tries a task once more, so most
-    batches cost the log nothing.
+    A host writes its slot's claim in batches whose plan names no owner; the driver deletes it when it orders a move. It
+    is read only where a plan names no owner, and when Spark tries a task again.
     """
 
     def __init__(self, log: Log, application_id: str, layout: SlotLayout) -> None:
@@ -78,13 +77,12 @@ def owner_elsewhere(
 ) -> str:
     """Return the executor that has the slot, if this one must leave the slot to it; "" if this one runs it.
 
-    `planned`: the owner in the plan, "" if the driver knows none. `own`: this executor. `attempt`: 0 for the first
-    attempt of Spark's task. `claims` opens the claims: for a later attempt, and where the plan names no owner.
+    `planned`: the owner in the plan, "" if unknown. `own`: this executor. `attempt`: 0 for the first of Spark's task.
+    `claims` opens the claims, where they are needed.
 
-    A later attempt is a retry, or a speculative one beside an attempt that still runs. While another executor has the
-    slot it waits, for at most `wait_seconds`: if it answered first, Spark would end the attempt that does the work.
-    When the driver orders a move meanwhile, the claim is gone and this attempt goes ahead. Where there is no claim, it
-    waits a few seconds for that of the first attempt, whose host may only be starting.
+    A later attempt is a retry, or runs beside one that still works. It waits for at most `wait_seconds`, since Spark
+    would end the attempt that does the work; a move deletes the claim, and this attempt goes ahead. Without a claim it
+    waits a few seconds for the first attempt's.
     """
     if planned == own:
         return ""

@@ -238,13 +238,11 @@ class Client:
         self._starting: subprocess.Popen[bytes] | None = None
 
     def call(self, request: Any, reason: str, silent_seconds: float | None = None) -> Any:
-        """Return the host's answer to a request. A host that is not there is started, for `reason`.
+        """Return the host's answer to a request; start a host that is not there, for `reason`.
 
-        One that gives no sign of life for `silent_seconds` (None: a minute) is frozen, and is killed: it says nothing,
-        and takes no processor time. One that computes has `STUCK_SECONDS`.
-
-        A host that is lost in the middle is started again, and gets the request again. Raises what its engine raised,
-        and RuntimeUnavailableError when no host can be started, or each one is lost.
+        One without a sign of life for `silent_seconds` (None: a minute) is frozen, and is killed; one that computes has
+        `STUCK_SECONDS`. A host that is lost is started again, and gets the request again. Raises what its engine
+        raised, and RuntimeUnavailableError when no host can be started, or each one is lost.
         """
         self._silent_seconds = _SILENT_SECONDS if silent_seconds is None else silent_seconds
         lost: list[str] = []

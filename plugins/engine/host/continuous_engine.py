@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -25,10 +25,10 @@ from penstock import (
     World,
 )
 from penstock.plugins.engine.program.preparation import check_open_files_of_process
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.plugins.engine.task.logged_task import FIRST
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.own_topics import HEARTBEATS
-from penstock.plugins.engine.task.reading import read_up_to
 from penstock.plugins.engine.task.report import DetailedCounts
 
 from .log_lines import running_node
@@ -40,32 +40,29 @@ _INTERVAL_SECONDS = 1.0
 _log = logging.getLogger("penstock.hosts")
 
 
+@dataclass(eq=False)
 class HeartbeatSender:
     """Sends a heartbeat once a second, in a thread of its own, whatever the host's tasks do.
 
     `make` returns the next one. `give_back` gets one that could not be sent: what it reports goes with the next.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        application_id: str,
-        make: Callable[[], SlotMessage],
-        give_back: Callable[[SlotMessage], None],
-        world: World,
-    ) -> None:
-        self._log = log
-        self._topic = HEARTBEATS.of(application_id)
-        self._make = make
-        self._give_back = give_back
-        self._ticker = world.ticker("penstock-heartbeats", _INTERVAL_SECONDS, self._send)
+    log: Log
+    application_id: str
+    make: Callable[[], SlotMessage]
+    give_back: Callable[[SlotMessage], None]
+    world: World
+
+    def __post_init__(self) -> None:
+        self._topic = HEARTBEATS.of(self.application_id)
+        self._ticker = self.world.ticker("penstock-heartbeats", _INTERVAL_SECONDS, self._send)
 
     def _send(self) -> None:
-        message = self._make()
+        message = self.make()
         try:
-            self._log.append(OutputBatch(self._topic, [str(message.slot).encode()], [message.to_json().encode()], [0]))
+            self.log.append(OutputBatch(self._topic, [str(message.slot).encode()], [message.to_json().encode()], [0]))
         except Exception as error:
-            self._give_back(message)
+            self.give_back(message)
             if not isinstance(error, PenstockError):
                 raise  # its ticker logs it
             _log.debug("a heartbeat could not be sent: %s", error)

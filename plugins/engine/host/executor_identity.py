@@ -21,10 +21,9 @@ _MOST_ANCESTORS = 16
 class ExecutorIdentity:
     """One executor: its id in Spark, its host, and the process of its JVM.
 
-    A pid alone does not name a process: it is used again. `start` is when the JVM started, in the system's own unit,
-    and `boot` names the machine's present run. `node` is Spark's name of the machine, "" in local mode. `daemon` is the
-    pid of PySpark's daemon, which forks the workers; None where Spark runs without one. It may be replaced while the
-    executor lives, so it is not part of the identity.
+    Pids are used again, so `start` (when the JVM started, in the system's unit) and `boot` (the machine's present run)
+    are part of it. `node`: Spark's name of the machine, "" in local mode. `daemon`: the pid of PySpark's daemon, None
+    without one; it may be replaced, so it is not compared.
     """
 
     executor: str

@@ -65,10 +65,7 @@ class _StandardErrorLines(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def log_to_stderr(level: int) -> Iterator[OwnLogLines]:
-    """Write what this process logs from `level` on to standard error, where the executor's log is, in the block.
-
-    The block sets the task.
-    """
+    """Write what this process logs from `level` on to standard error in the block, which sets the task."""
     root, handler = logging.getLogger(), _StandardErrorLines()
     before = root.level
     root.addHandler(handler)
@@ -245,10 +242,7 @@ def _placed(message: str, task: str, node: str) -> str:
 
 
 def running_node(frame: FrameType | None) -> str:
-    """Return the node whose processor runs, from the stack, so that the record path need not note it; "" if none does.
-
-    `frame`: the innermost one.
-    """
+    """Return the node whose processor runs, from the stack of `frame`, so records need not note it; "" if none."""
     while frame is not None:
         owner = frame.f_locals.get("self")
         if isinstance(owner, (Processor, ValueTransformer)):

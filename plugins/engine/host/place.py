@@ -74,28 +74,22 @@ def clock() -> float:
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
+@dataclass(eq=False)
 class Life:
     """Watches the processes that the host must not outlive, its lease and its place; calls `end` once, with the reason.
 
-    `has_place` returns whether proxies can find the host. One that cannot be found has to end: the next proxy starts
-    another host for the same slot.
-
-    A thread of its own watches, so that a host ends though its engine is busy. (A parent-death signal would not do:
-    it comes when the thread that started the host ends, and idle Spark workers end after a minute.)
+    `has_place`: whether proxies can find the host; else they start another one for the slot. It has a thread of its
+    own, since the engine may be busy. (A parent-death signal comes when the starting thread ends, as idle Spark workers
+    do.)
     """
 
-    def __init__(
-        self,
-        watched: Sequence[Process],
-        end: Callable[[str], None],
-        lease_seconds: float = LEASE_SECONDS,
-        has_place: Callable[[], bool] = lambda: True,
-    ) -> None:
-        self._watched = watched
-        self._end = end
-        self._lease_seconds = lease_seconds
-        self._lease_now = min(lease_seconds, UNUSED_SECONDS)
-        self._has_place = has_place
+    watched: Sequence[Process]
+    end: Callable[[str], None]
+    lease_seconds: float = LEASE_SECONDS
+    has_place: Callable[[], bool] = lambda: True
+
+    def __post_init__(self) -> None:
+        self._lease_now = min(self.lease_seconds, UNUSED_SECONDS)
         self._users = 0
         self._renewed = clock()
         self._lock = threading.Lock()
@@ -110,12 +104,12 @@ class Life:
         """Let the lease run from now on."""
         with self._lock:
             self._users -= 1
-            self._renewed, self._lease_now = clock(), self._lease_seconds
+            self._renewed, self._lease_now = clock(), self.lease_seconds
 
     def _watch(self) -> None:
         poll = select.poll()
         files = []
-        for each in self._watched:
+        for each in self.watched:
             try:
                 file = os.pidfd_open(each.pid)
             except (AttributeError, OSError):
@@ -124,19 +118,19 @@ class Life:
             poll.register(file, select.POLLIN)
         while True:
             # A number may have been given to another process before it was opened here: look at each as well.
-            gone = next((each for each in self._watched if not each.is_there()), None)
+            gone = next((each for each in self.watched if not each.is_there()), None)
             if gone is not None:
-                self._end(f"{gone.name} ({gone.pid}) has ended")
+                self.end(f"{gone.name} ({gone.pid}) has ended")
                 return
-            if not self._has_place():
-                self._end("its socket or its lock file was removed")
+            if not self.has_place():
+                self.end("its socket or its lock file was removed")
                 return
             with self._lock:
                 is_over = not self._users and clock() > self._renewed + self._lease_now
             if is_over:
-                self._end(f"there was no batch for {self._lease_now:.0f} s")
+                self.end(f"there was no batch for {self._lease_now:.0f} s")
                 return
-            poll.poll((_LOOK_SECONDS if len(files) < len(self._watched) else 5 * _LOOK_SECONDS) * 1000)
+            poll.poll((_LOOK_SECONDS if len(files) < len(self.watched) else 5 * _LOOK_SECONDS) * 1000)
 
 
 _PREFIX = "penstock-host-"
@@ -195,10 +189,7 @@ class Place:
             pass  # no host has made it yet
 
     def check_directory(self) -> None:
-        """Raise RuntimeUnavailableError unless the directory is this user's own and closed to others.
-
-        Raises FileNotFoundError if there is none.
-        """
+        """Raise RuntimeUnavailableError for a directory that others can use, FileNotFoundError for none."""
         found = os.lstat(self.directory)
         if not stat.S_ISDIR(found.st_mode):
             problem = "is a symbolic link" if stat.S_ISLNK(found.st_mode) else "is no directory"
@@ -299,10 +290,7 @@ class Place:
         return self._has(lock) and self.socket.exists()
 
     def leave(self, lock: int) -> None:
-        """Remove what `take` and `listen` made, unless the place has been taken away and is another host's now.
-
-        The lock itself ends with the process.
-        """
+        """Remove what `take` and `listen` made, unless another host has the place; the lock ends with the process."""
         if not self._has(lock):
             return
         for remove in (self.socket.unlink, self.directory.rmdir, self.lock.unlink):

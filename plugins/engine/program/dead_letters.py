@@ -26,7 +26,7 @@ from penstock import (
     UnknownTopicError,
     default_partitioner,
 )
-from penstock.plugins.engine.task.reading import read_up_to
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
@@ -356,12 +356,10 @@ def replay(
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the partition that it was read from. `targets` choose the partition where that is not there, where
-    the key has moved, and in `to`. `again`: also letters that were replayed before; None: if the selection goes by
-    place or time. Letters wait whose topic is not there, is refused by `targets`, or refuses the record, which may be
-    too large; they hold up no others. What is sent and what is remembered are one commit of the log: a replay that is
-    killed is taken up where it was. At most `limit` are sent. Raises UnknownTopicError when there is no topic `to`, and
-    ConfigError when an application has the id under which the log keeps what was replayed.
+    Back means into the same partition; `targets` choose where it is gone, where the key moved, and in `to`. `again`: also
+    letters that were replayed before; None: if the selection goes by place or time. Letters that cannot be sent wait, and
+    hold up no others. Sent and remembered is one commit, so a killed replay continues. At most `limit` are sent. Raises
+    UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
@@ -408,37 +406,31 @@ class _Progress:
     held: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
+@dataclass(eq=False)
 class _PartitionReplay:
     """The replay of one partition."""
 
-    def __init__(
-        self,
-        log: Log,
-        partition: TopicPartition,
-        selection: Selection,
-        to: str | None,
-        limit: int | None,
-        again: bool,
-        targets: Targets,
-    ) -> None:
-        self._log = log
-        self._partition = partition
-        self._selection = selection
-        self._to = to
-        self._again = again
-        self._targets = targets
-        self._counts = {name: info.partitions for name, info in log.topics().items()}
+    log: Log
+    partition: TopicPartition
+    selection: Selection
+    to: str | None
+    limit: int | None
+    again: bool
+    targets: Targets
+
+    def __post_init__(self) -> None:
+        self._counts = {name: info.partitions for name, info in self.log.topics().items()}
         self._refusals: list[RecordRefusedError] = []
-        self.now = _Progress(Replayed(), limit)
+        self.now = _Progress(Replayed(), self.limit)
 
     def run_and_commit(self) -> None:
         """Send, in commits of about a fetch each."""
-        partition = self._partition
+        partition = self.partition
         group, task = group_of(partition.topic), f"0_{partition.partition}"
         # A look first: opening would take the fence of an application of this id.
-        Replayed.of(self._log.last_commit(group, task, [partition]), partition)
+        Replayed.of(self.log.last_commit(group, task, [partition]), partition)
         # Weeks may pass until the next replay.
-        with closing(self._log.open_lasting_committer(group, task, [partition])) as committer:
+        with closing(self.log.open_lasting_committer(group, task, [partition])) as committer:
             self.now.memory = Replayed.of(committer.committed, partition)
             for batch in self._batches():
                 self._commit(committer, batch)
@@ -450,12 +442,12 @@ class _PartitionReplay:
             self._outputs(batch)
 
     def _batches(self) -> Iterator[RecordBatch]:
-        start = self._selection.first or 0
+        start = self.selection.first or 0
         # Only a replay of everything moves `base`.
-        first = start if self._again else max(start, self.now.memory.base)
-        if not self._again:
+        first = start if self.again else max(start, self.now.memory.base)
+        if not self.again:
             self._recall(first)
-        for batch in batches_from(self._log, self._partition, first, self._selection.end):
+        for batch in batches_from(self.log, self.partition, first, self.selection.end):
             yield batch
             if self.now.left == 0:
                 return
@@ -463,7 +455,7 @@ class _PartitionReplay:
     def _recall(self, first: int) -> None:
         """Recall the source record before offset `first`: a limit, or a kill, may have cut off more of its letters."""
         # Between two letters may be the offsets of a few transactions.
-        for batch in batches_from(self._log, self._partition, max(0, first - _LOOK_BACK), first):
+        for batch in batches_from(self.log, self.partition, max(0, first - _LOOK_BACK), first):
             for letter in letters_in(batch):
                 self.now.record = _source_record(letter) if self.now.memory.has(letter) else None
 
@@ -475,7 +467,7 @@ class _PartitionReplay:
             outputs = self._outputs(batch)
             memory = self.now.memory
             try:
-                committer.commit(Commit({self._partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
+                committer.commit(Commit({self.partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
                 return
             except RecordRefusedError as refusal:
                 refused = (each for each in outputs if each.topic == refusal.topic)
@@ -492,7 +484,7 @@ class _PartitionReplay:
             if now.left == 0 and not self._was_sent_last(letter):
                 position = letter.offset
                 break
-            if self._selection.has(letter) and self._take(letter, outputs):
+            if self.selection.has(letter) and self._take(letter, outputs):
                 now.stretch = (now.stretch[0] if now.stretch else letter.offset, letter.offset)
             else:
                 self._note_stretch()
@@ -504,15 +496,15 @@ class _PartitionReplay:
         """Note that the selected letters below `position` were replayed, without those that are held."""
         now, memory = self.now, self.now.memory
         self._note_stretch()
-        if self._selection.by_place:
+        if self.selection.by_place:
             return
-        if not self._selection.by_kind:
+        if not self.selection.by_kind:
             memory.note_all(position if now.first_held is None else now.first_held)
         memory.note_kinds(now.done - now.waiting, position)
 
     def _note_stretch(self) -> None:
         # A position says which letters of a kind were replayed, unless the log has refused some of them.
-        if self.now.stretch is not None and (self._selection.by_place or self.now.refused):
+        if self.now.stretch is not None and (self.selection.by_place or self.now.refused):
             self.now.memory.note_stretch(*self.now.stretch)
 
     def _take(self, letter: Letter, outputs: dict[str, OutputBatch]) -> bool:
@@ -521,14 +513,14 @@ class _PartitionReplay:
         if letter.source is None or letter.note is None:
             now.left_out += 1
             return True
-        if now.memory.has(letter) and not self._again:
+        if now.memory.has(letter) and not self.again:
             now.done.add(letter.kind)
             now.record, now.record_kind = _source_record(letter), letter.kind
             return True
-        to = self._to or letter.source
+        to = self.to or letter.source
         refusal = self._refusal(letter, to)
         if (why := str(refusal) if refusal else self._why_not(to)) is not None:
-            if refusal and letter.kind not in now.waiting and not self._selection.by_place:
+            if refusal and letter.kind not in now.waiting and not self.selection.by_place:
                 now.memory.note_kinds({letter.kind}, letter.offset)
             if refusal:
                 now.refused.add(letter.kind)
@@ -545,11 +537,11 @@ class _PartitionReplay:
         now.record, now.record_kind = _source_record(letter), None
         number = letter.note.partition
         chosen: Sequence[int] | None = None
-        stays = self._to is None and not self._targets.is_moved(letter.note)
+        stays = self.to is None and not self.targets.is_moved(letter.note)
         if stays and number is not None and number < self._counts[to]:
             chosen = (number,)
         elif letter.key is not None:
-            chosen = self._targets.choose(to, letter.key, self._counts[to])
+            chosen = self.targets.choose(to, letter.key, self._counts[to])
         output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
         output.keys.append(letter.key)
         output.values.append(letter.value)
@@ -571,9 +563,9 @@ class _PartitionReplay:
         )
 
     def _why_not(self, topic: str) -> str | None:
-        if self._to is not None:
+        if self.to is not None:
             return None
-        return self._targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
+        return self.targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
 
     def _refusal(self, letter: Letter, topic: str) -> RecordRefusedError | None:
         refusals = (each for each in self._refusals if each.topic == topic)

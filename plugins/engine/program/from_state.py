@@ -32,12 +32,12 @@ from penstock.plugins.engine.task.topic_ids import without_ids
 from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 
-from .changelog_location import keeps_state, unreachable
 from .checkpoint_files import delete_checkpoint, shown_checkpoint
 from .committed import LostPositionsError
 from .lag import start_positions
 from .preparation import Prepared, check_program, make_repartition_topics, prepare
 from .reset import Destination, Known, Offsets, to_earliest, to_latest
+from .saved_program import keeps_state, unreachable
 
 _log = logging.getLogger("penstock.worker")
 
@@ -129,11 +129,9 @@ def plan_from_state(
 def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
     """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
-    Raises IncompatibleStateError, and changes nothing, for a task that goes on from its commit whose changelog does not
-    lead there, such as a copy that is older than the log.
-
-    Each task is one commit. If this process is killed in between, repeat it: tasks with a new commit are skipped, and a
-    run is refused until all have one. Spark's checkpoint is deleted first: it may have later commits.
+    Each task is one commit; after a kill, repeat it. A run is refused until all have one. Spark's checkpoint, which may
+    have later commits, is deleted first. Raises IncompatibleStateError, and changes nothing, where a changelog does not
+    lead to a task's commit.
     """
     plan.check(application.id)
     check_lease()

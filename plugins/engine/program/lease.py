@@ -20,8 +20,8 @@ _log = logging.getLogger("penstock.applications")
 class LeaseKeeper(Lease):
     """Takes the lease when it is made, and renews it from a thread. Raises LogError with the present owner.
 
-    A killed owner cannot release its lease: wait until it has expired (LeaseHeldError). `is_wanted`: for as long as it
-    returns True, wait for an owner that lives as well.
+    A killed owner's lease is waited for until it expires (LeaseHeldError); `is_wanted`: while True, a living one's,
+    too.
     """
 
     def __init__(self, log: Log, application_id: str, is_wanted: Callable[[], bool] = lambda: False) -> None:
@@ -51,10 +51,7 @@ class LeaseKeeper(Lease):
             _log.warning("the lease was not given up, and ends by itself in %.0f s: %s", _TTL_SECONDS, error)
 
     def renew(self) -> None:
-        """Renew at once, so that a process that was frozen stops before it does harm.
-
-        Raises FencedError when the lease was lost.
-        """
+        """Renew at once: a process that was frozen stops before it does harm. Raises FencedError if it is lost."""
         if self.lost is not None:
             raise self.lost
         self._lease.renew()
@@ -63,10 +60,7 @@ class LeaseKeeper(Lease):
         self._lease.put_meta(application_id, key, value)
 
     def release(self) -> None:
-        """Stop renewing and release the lease; idempotent.
-
-        Do not wait for a log that is away: the lease expires by itself.
-        """
+        """Stop renewing, and release the lease unless the log is away: then it expires by itself. Idempotent."""
         self._ended.set()
         self._thread.join(_TTL_SECONDS)
 

@@ -4,37 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
 
 from penstock import Application, ConfigError, IncompatibleStateError, Log
 from penstock.plugins.engine.task import notes
+from penstock.plugins.engine.task.notes import Paused
 
 from .stored_id import read_stored, stored_application
 
 
-@dataclass(frozen=True)
-class Paused:
-    """The paused sub-topologies, by number; None: all, also those that a later program adds."""
-
-    subtopologies: frozenset[int] | None = frozenset()
-
-    def of(self, application: Application) -> frozenset[int]:
-        """Return the numbers of the paused sub-topologies of an application."""
-        every = _numbers(application)
-        return every if self.subtopologies is None else self.subtopologies & every
-
-
 def read_paused(application_id: str, log: Log) -> Paused:
     """Return what is paused; nothing if there is no note."""
-    return _paused(notes.PAUSED.read(application_id, log))
+    return notes.PAUSED.read(application_id, log)
 
 
 def pause(application: Application, log: Log, subtopologies: Collection[int] = ()) -> Paused:
     """Pause some sub-topologies more, or all without a number; return what is paused now.
 
-    Its run reads the note within some seconds, and so does each later run. Raises ConfigError for a number that the
-    program does not have.
+    Runs read the note within some seconds. Raises ConfigError for a number that the program does not have.
     """
     _check(application, subtopologies)
 
@@ -69,12 +55,12 @@ def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
 
     What is paused or resumed meanwhile counts, too: see `change_stored`.
     """
-    carried = notes.PAUSED.read(application_id, log)
-    if carried is not None:
+    carried = read_paused(application_id, log)
+    if carried != read_paused(to, log):
         notes.PAUSED.write(to, log, carried)
     yield
-    late = notes.PAUSED.read(application_id, log)
-    if late is not None and late != carried:
+    late = read_paused(application_id, log)
+    if late != carried:
         notes.PAUSED.write(to, log, late)
 
 
@@ -83,8 +69,7 @@ def change_stored(
 ) -> tuple[Application, Paused]:
     """Call `change` with the application as it is stored; return that, and what is paused.
 
-    A resharding carries the note before it stores the application elsewhere and once more after it. A change that is
-    later than both finds the application elsewhere, and is made there.
+    A resharding carries the note before and after it stores the application elsewhere: a later change is made there.
     """
     while True:
         stored = stored_application(application, log)
@@ -93,18 +78,13 @@ def change_stored(
             return stored, paused
 
 
-def _paused(saved: Any) -> Paused:
-    numbers = [] if saved is None else saved["subtopologies"]
-    return Paused(None if numbers is None else frozenset(numbers))
-
-
 def _change(application: Application, log: Log, change: Callable[[Paused], Paused]) -> Paused:
     now = Paused()
 
-    def changed(saved: Any) -> Any:
+    def changed(before: Paused) -> Paused:
         nonlocal now
-        now = change(_paused(saved))
-        return {"subtopologies": None if now.subtopologies is None else sorted(now.subtopologies)}
+        now = change(before)
+        return now
 
     notes.PAUSED.change(application.id, log, changed)
     return now

@@ -29,11 +29,10 @@ from penstock.settings.dead_letters import dead_letter_topics
 from penstock.store.kept_store import KeptStore
 from penstock.task.saved_schedules import left_schedules
 
-from .changelog_location import moved_location
 from .committed import LostPositionsError
 from .from_state import continued_tasks, plan_to_continue
 from .preparation import Checked, check, circular_topics
-from .saved_program import ProgramNote, repartition_topics, saved_subtopologies
+from .saved_program import ProgramNote, moved_location, repartition_topics, saved_subtopologies
 
 _THREADS = 8
 KEPT, NEW, PARKED, BACK, FILLED = "kept", "new", "parked", "comes back", "filled"

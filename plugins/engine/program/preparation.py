@@ -42,10 +42,9 @@ from penstock.support.system_errors import open_files_advice, open_files_limit
 from penstock.support.topic_config import TopicConfig, checked_topic_config
 from penstock.support.urls import url_scheme
 
-from .changelog_location import check_location
 from .check import check_saved
 from .committed import CommittedPartitions, Positions
-from .saved_program import ProgramNote, gone_stores, is_same_program, read_note, saved_subtopologies
+from .saved_program import ProgramNote, check_location, gone_stores, is_same_program, read_note, saved_subtopologies
 
 _log = logging.getLogger("penstock.applications")
 
@@ -130,11 +129,9 @@ class Checked:
 def check(application: Application, log: Log, *, are_positions_known: bool = False) -> Checked:
     """Check the application against its log, as far as this can be done without changing anything.
 
-    `are_positions_known`: the caller knows that positions are gone, and how the start goes on without them.
-
-    Raises TopologyError for missing topics, MissingPackageError for what stores or changelog need, and
-    IncompatibleStateError with the reasons when the program no longer fits what it saved, or when positions that were
-    committed are gone.
+    `are_positions_known`: the caller knows how the start goes on without lost positions. Raises TopologyError for
+    missing topics, MissingPackageError for what stores or changelog need, and IncompatibleStateError when the program
+    no longer fits what it saved, or committed positions are gone.
     """
     _check_packages(application)
     try:
@@ -228,10 +225,7 @@ def prepare(application: Application, log: Log, check_lease: Callable[[], None] 
 
 
 def check_program(application: Application, log: Log) -> Prepared:
-    """Prepare an application that has run before, without changing anything.
-
-    Raises as `prepare` when the program does not fit.
-    """
+    """Prepare an application that has run before, without changing anything. Raises as `prepare`."""
     assignment = resolve(application, log)
     note, application = check_saved(application, assignment, read_note(application.id, log), log)
     committed = CommittedPartitions(log, application.id, note["identity"])
@@ -313,10 +307,7 @@ def _check_repartition_topics(application: Application, assignment: Assignment, 
 
 
 def make_changelog_topics(application: Application, assignment: Assignment, log: Log) -> None:
-    """Create the topics of a changelog that is kept in the log, and check those that are there.
-
-    Raises IncompatibleStateError.
-    """
+    """Create the topics of a changelog in the log. Raises IncompatibleStateError for ones that do not fit."""
     _create(_missing_changelog_topics(application, assignment, log, {}), log)
 
 
@@ -455,9 +446,8 @@ def _serdes(
 def check_open_files(prepared: Prepared, log: Log, hosts: int | None) -> None:
     """Raise RuntimeUnavailableError when the tasks need more open files than the task hosts on this machine may have.
 
-    `hosts`: number of task hosts that share the tasks; None if they run on other machines, whose limits are
-    unknown. It counts the least that evenly spread tasks need. A run may still meet the limit, and then ends with the
-    same advice.
+    `hosts`: number of hosts that share the tasks; None: on machines with unknown limits. It counts the least that
+    evenly spread tasks need, so a run may still meet the limit.
     """
     limit, _ = open_files_limit()
     tasks = len(prepared.assignment.tasks)

@@ -122,9 +122,8 @@ def plan_reset(
 ) -> ResetPlan:
     """Return the plan of a reset; changes nothing. With `topics`, positions in other topics stay.
 
-    An intermediate topic that is not named is passed over to its end, as the repartition topics are deleted.
-
-    Raises ConfigError for what the application does not read, TopologyError when one of its topics is missing.
+    An intermediate topic that is not named is passed over to its end. Raises ConfigError for what the application does
+    not read, TopologyError when one of its topics is missing.
     """
     infos = log.topics()
     # Without the internal topics: a reset must be possible where those do not fit the program any more.

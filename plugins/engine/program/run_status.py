@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 
 from penstock import Log, OutputBatch, TopicPartition
 from penstock.plugins.engine.task.local_state.restoring import RestoreProgress
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.plugins.engine.task.own_topics import STATUS
-from penstock.plugins.engine.task.reading import read_up_to
 from penstock.plugins.engine.task.report import Counts, DetailedCounts
 from penstock.task.visits import Visit
 
@@ -79,10 +79,7 @@ class VisitOfRun:
 
 @dataclass(frozen=True)
 class SlotHost:
-    """The task host of a slot, and what it takes of its machine; -1 where the system does not say.
-
-    `heard_ms`: when the driver got its last message.
-    """
+    """A slot's task host, as of `heard_ms`, and what it takes of its machine; -1: the system does not say."""
 
     slot: int
     host: str

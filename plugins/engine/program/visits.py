@@ -59,15 +59,15 @@ def program_visitors(application: Application) -> dict[str, tuple[int, Visitor]]
 
 def asked_visits(application_id: str, log: Log) -> list[Visit]:
     """Return the visits that were asked for, the oldest first; none if there is no note."""
-    return _visits(notes.VISITS.read(application_id, log))
+    visits: list[Visit] = notes.VISITS.read(application_id, log)
+    return visits
 
 
 def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int, argument: Any = None) -> Visit:
     """Ask for a visit by NODE.METHOD, or by METHOD where one node alone has it; return it.
 
-    A run reads the note within some seconds, and so does each later run. Visits that are over in all tasks are dropped
-    from it. `argument` is JSON data. Raises ConfigError for a visitor that the program does not have, for an argument
-    that is none or that it does not take, and where there is none that it needs.
+    Runs read the note within seconds; visits that are over are dropped from it. `argument` is JSON data. Raises
+    ConfigError for an unknown visitor, and for an argument that is wrong or missing.
     """
     known = program_visitors(application)
     name = _full_name(application, visitor, list(known))
@@ -90,9 +90,8 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
     newest = max((each.number for of_task in states.values() for each in of_task.values()), default=-1)
     visit = Visit(now_ms, name, argument)
 
-    def add(saved: list[Any]) -> list[Any]:
+    def add(asked: list[Visit]) -> list[Visit]:
         nonlocal visit
-        asked = _visits(saved)
         visit = Visit(max(now_ms, newest + 1, *(each.number + 1 for each in asked)), name, argument)
         return [*(each for each in asked if each.number not in over), visit]
 
@@ -101,17 +100,13 @@ def ask_for_visit(application: Application, log: Log, visitor: str, now_ms: int,
 
 
 def stop_visits(application: Application, log: Log, visitor: str) -> int:
-    """Stop the visits of a visitor that are not over; return how many. What they have done stays.
-
-    Raises ConfigError as `ask_for_visit`.
-    """
+    """Stop a visitor's visits that are not over, whose work stays; return how many. Raises as `ask_for_visit`."""
     asked = asked_visits(application.id, log)
     name = _full_name(application, visitor, [*program_visitors(application), *(each.visitor for each in asked)])
     over, stopped = _over(application, log), set[int]()
 
-    def stop(saved: list[Any]) -> list[Any]:
+    def stop(asked: list[Visit]) -> list[Visit]:
         nonlocal stopped
-        asked = _visits(saved)
         stopped = {each.number for each in asked if each.visitor == name and each.number not in over}
         return [each._replace(is_stopped=each.is_stopped or each.number in stopped) for each in asked]
 
@@ -150,10 +145,6 @@ def check_no_visits(application: Application, log: Log, tasks: Tasks) -> None:
 def _over(application: Application, log: Log) -> set[int]:
     """Return the numbers of the visits that are over, for ever."""
     return {each.visit.number for each in visit_statuses(application, log) if each.is_over}
-
-
-def _visits(saved: list[Any]) -> list[Visit]:
-    return [Visit(*each) for each in saved]
 
 
 def _is_over(state: VisitProgress, visit: Visit) -> bool:

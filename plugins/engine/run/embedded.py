@@ -28,12 +28,11 @@ from penstock.plugins.engine.task.process_resources import tune_garbage_collecto
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 
+from .companion import OpenApplication, prepared_application
 from .engine import Engine
-from .open_application import OpenApplication, prepared_application
 from .order import RunOrder, Trigger
-from .planning.control import Control, OwnOrders
+from .planning.control import Control, OwnOrders, Plan
 from .planning.planner import BatchPlanner
-from .planning.run_plan import Plan
 from .progress import EndedBatch, RunSummary
 from .query import HostMessages, Query, SteppingDriver, stepping
 from .run_loop import RunLoop, begun

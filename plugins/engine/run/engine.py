@@ -80,9 +80,8 @@ class _Run:
 class StartedRun:
     """A run in the background. Leaving its `with` or `async with` block stops it.
 
-    Entering the block waits until the tasks begin to run, and raises the error that prevented this. Where that is given
-    up (the coroutine is cancelled, Ctrl-C), the run is stopped. Leaving the block raises the error of a failed
-    application, unless the block itself failed.
+    Entering the block waits until the tasks run, and raises what prevented it; giving that up (Ctrl-C, a cancelled
+    coroutine) stops the run. Leaving it raises the error of a failed application, unless the block itself failed.
     """
 
     def __init__(self, application: Application, work: Work, lifecycle: Lifecycle) -> None:

@@ -21,7 +21,7 @@ from penstock.plugins.engine.task.task_runner import is_taken_over
 from penstock.support.repeats import Repeats
 from penstock.task.visits import Visit
 
-from .open_application import OpenApplication
+from .companion import OpenApplication
 from .order import Trigger
 from .planning.control import Control, Orders
 from .progress import EndedBatch
@@ -174,10 +174,7 @@ _log = logging.getLogger("penstock.runs")
 
 
 class HostMessages:
-    """Takes the messages of the hosts of one query; notes in `slots` what they say.
-
-    `uncaught`: the setting `uncaught_exception_handler`.
-    """
+    """Notes in `slots` what hosts say. `uncaught`: the setting `uncaught_exception_handler`."""
 
     def __init__(self, slots: Slots, repeats: Repeats, uncaught: UncaughtExceptionHandler) -> None:
         self._slots = slots

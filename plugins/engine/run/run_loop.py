@@ -22,10 +22,9 @@ from penstock.plugins.engine.program.preparation import resolve
 from penstock.plugins.engine.program.visits import asked_visits
 from penstock.plugins.engine.task.report import TaskReport
 
-from .companion import Companion, RunView, companions
-from .open_application import OpenApplication
+from .companion import Companion, OpenApplication, RunView, companions
 from .order import FAILED, REBALANCING, RUNNING, STOPPED, STOPPING, RunOrder
-from .planning.run_plan import rest_seconds
+from .planning.control import rest_seconds
 from .progress import BatchRates, EndedBatch, RecentRates, RunProgress, RunSummary
 from .query import Query
 from .settings import METRICS_PORT, METRICS_REPORTERS, STATE_LISTENER

@@ -51,11 +51,9 @@ class Slots:
     def take(self, message: SlotMessage, *, is_heartbeat: bool = False) -> tuple[list[TaskReport], list[TaskFailure]]:
         """Note what a slot's tasks did; return their reports and failures.
 
-        Only a batch says which host has a slot: a proxy has found it. A heartbeat may be of a host that was frozen, or
-        whose executor lost the slot; or of a new host whose first batch has not ended. What such a host did is
-        returned, but not its failures after it has got a successor.
-        Each lost host is counted once: several workers may tell of it, or nobody does, and another host answers.
-        So is what a host did in a batch that Spark cut off: it tells again until it is heard.
+        Only a batch says which host has a slot. A heartbeat may be of a frozen host, of one whose executor lost the
+        slot, or of a new one: its work is returned, but no failures after it has a successor. Each lost host counts
+        once, and so does work that a host tells again until it is heard.
         """
         failures = [] if message.failure is None else [message.failure]
         if message.elsewhere:

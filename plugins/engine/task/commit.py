@@ -72,6 +72,7 @@ class PendingCommit:
             self.phases.add("state", since)
 
 
+@dataclass(eq=False)
 class TaskCommits:
     """The commits of one open task, in order. The task's thread calls all methods.
 
@@ -79,15 +80,13 @@ class TaskCommits:
     of a log; None where the commit point is no log.
     """
 
-    def __init__(
-        self,
-        state: TaskState,
-        committer: TaskCommitter,
-        last: Commit,
-        phases: Phases,
-        inputs: InputPartitions | None = None,
-    ) -> None:
-        self.last = last
+    state: TaskState
+    committer: TaskCommitter
+    last: Commit
+    phases: Phases
+    inputs: InputPartitions | None = None
+
+    def __post_init__(self) -> None:
         self.made = self.produced = 0
         """Numbers of commits and of outputs since the last report."""
         self.has_sent = False
@@ -104,10 +103,6 @@ class TaskCommits:
         """The commit that was taken and is not finished."""
         self.proven: Mapping[TopicPartition, int] | None = None
         """Positions whose commit is proven without the log: by a delta that follows it, or by a snapshot."""
-        self._state = state
-        self._committer = committer
-        self._inputs = inputs
-        self._phases = phases
         self._sent_at = inf
         self._taken_at = 0.0
         self._measure_at = 0.0
@@ -115,15 +110,15 @@ class TaskCommits:
     @property
     def latest(self) -> float:
         """The time (of the stopwatch of `phases`) by which the next commit has to be made."""
-        return self._sent_at + self._committer.commit_within
+        return self._sent_at + self.committer.commit_within
 
     def send(self, outputs: list[OutputBatch]) -> None:
         """Send outputs to the log ahead of the commit. Only where the log streams outputs."""
-        since = self._phases.now()
+        since = self.phases.now()
         if not self.has_sent:
             self.has_sent, self._sent_at = True, since
-        self._committer.send(outputs)
-        self._phases.add("write", since)
+        self.committer.send(outputs)
+        self.phases.add("write", since)
         self.produced += sum(map(len, outputs))
 
     def make(self, task: Task) -> None:
@@ -140,7 +135,7 @@ class TaskCommits:
         StaleStoreError if another process has changed the local state that the task has read.
         """
         assert self.pending is None, "the outcome of the commit before is unknown"
-        state, last, phases = self._state, self.last, self._phases
+        state, last, phases = self.state, self.last, self.phases
         self._taken_at = since = phases.now()
         made = task.take_commit()
         since = phases.add("process", since)
@@ -149,7 +144,7 @@ class TaskCommits:
         phases.add("state", since)
         outputs, positions = made.outputs, made.positions
         has_changed = changes or outputs or made.has_changed or positions != last.positions
-        if not has_changed and not self.has_sent and not self._committer.expires():
+        if not has_changed and not self.has_sent and not self.committer.expires():
             return None
         if not state.is_at(last.version):
             # Another process has restored or written this copy, so what was read from it since may be wrong.
@@ -158,7 +153,7 @@ class TaskCommits:
                 f"version {last.version}: another process wrote it; nothing was changed: open the task again"
             )
         self.state_rows = state.count_rows()
-        if outputs and self._committer.streams_outputs:
+        if outputs and self.committer.streams_outputs:
             # Send them now: at least once, only outputs that `send` takes can be read before the commit.
             self.send(outputs)
             outputs = []
@@ -168,26 +163,26 @@ class TaskCommits:
             version, delta = state.new_version(last.version), changes
             self.proven = last.positions
         engine_state, kept = task.engine_state(), None
-        if self._inputs is not None:
-            engine_state, kept = self._inputs.with_topic_ids(engine_state), last
+        if self.inputs is not None:
+            engine_state, kept = self.inputs.with_topic_ids(engine_state), last
         commit = Commit(positions, version, engine_state)
         measures = bool(state.stores) and since >= self._measure_at
-        self.pending = PendingCommit(state, self._committer, commit, outputs, delta, kept, Phases(phases.now), measures)
+        self.pending = PendingCommit(state, self.committer, commit, outputs, delta, kept, Phases(phases.now), measures)
         return self.pending
 
     def finish(self) -> Commit:
         """Do step 3 for the commit that was written: bring the stores to its version. Return the commit."""
         pending, self.pending = self.pending, None
         assert pending is not None
-        self._phases.count(pending.phases)
+        self.phases.count(pending.phases)
         if pending.delta is not None:
-            since = self._phases.now()
-            self._state.apply(pending.delta, pending.commit.version)
-            self._phases.add("state", since)
+            since = self.phases.now()
+            self.state.apply(pending.delta, pending.commit.version)
+            self.phases.add("state", since)
             self.changed.update({store: len(rows) for store, rows in pending.delta.items()})
         if pending.state_bytes is not None:
             self._note_size(pending.state_bytes)
-        self.took.observe(self._phases.now() - self._taken_at)
+        self.took.observe(self.phases.now() - self._taken_at)
         self.last = pending.commit
         self.made += 1
         self.has_sent, self._sent_at = False, inf
@@ -200,23 +195,23 @@ class TaskCommits:
         before the stores are used.
         """
         self.last = adopted
-        if not self._state.is_settled:
-            commit = replace(adopted, version=self._state.new_version(adopted.version))
-            outputs = self._state.append_layout(adopted, commit)
-            self._committer.commit(commit, outputs)
-            self._state.apply_layout(commit.version)
+        if not self.state.is_settled:
+            commit = replace(adopted, version=self.state.new_version(adopted.version))
+            outputs = self.state.append_layout(adopted, commit)
+            self.committer.commit(commit, outputs)
+            self.state.apply_layout(commit.version)
             self.last = commit
-        self.state_rows = self._state.count_rows()
-        if self._state.stores:
-            self._note_size(disk_bytes(self._state.directory))
+        self.state_rows = self.state.count_rows()
+        if self.state.stores:
+            self._note_size(disk_bytes(self.state.directory))
 
     def _note_size(self, state_bytes: int) -> None:
-        self.state_bytes, self._measure_at = state_bytes, self._phases.now() + _MEASURE_SECONDS
+        self.state_bytes, self._measure_at = state_bytes, self.phases.now() + _MEASURE_SECONDS
 
     def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:
         """Return whether many records wait to be purged until a delta proves that they are not needed again."""
-        inputs = self._inputs
-        if inputs is None or not inputs.internal or not self._state.keeps_commits:
+        inputs = self.inputs
+        if inputs is None or not inputs.internal or not self.state.keeps_commits:
             return False
         if self.proven is None:
             self.proven = inputs.proven_at_first()

@@ -51,10 +51,7 @@ class EpochCheck:
         self._found = ""
 
     def check(self, application: Application, log: Log, task_id: str) -> None:
-        """Raise FencedError if the application has another epoch now; one that was not prepared has none.
-
-        The caller has taken the fence of the task.
-        """
+        """Raise FencedError if a prepared application has another epoch now. The caller has the task's fence."""
         if not application.epoch:
             return
         wanted = self._begun + 1

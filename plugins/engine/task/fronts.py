@@ -30,12 +30,9 @@ def in_front(upstream: Mapping[int, Collection[int]]) -> Mapping[int, frozenset[
 class Fronts:
     """The times of one application, by sub-topology. Called by one thread.
 
-    A sub-topology with nothing in front of it has read everything as of a look when its positions have reached the ends
-    that the look found. What it made of that is in its repartition topics by then: so a sub-topology behind it has read
-    everything as of the same time when it has reached the ends of the next look; and so on.
-
-    `upstream` is as from `Graph.upstream`, `holding` as from `Graph.holding`; `inputs` are the partitions that each
-    sub-topology reads.
+    A sub-topology with nothing in front has read everything as of a look once its positions reach the ends of that
+    look; one behind it, as of the same time, once it reaches the ends of the next look, and so on. `upstream`,
+    `holding`: see Graph; `inputs`: the partitions of each sub-topology.
     """
 
     def __init__(
@@ -64,10 +61,9 @@ class Fronts:
     ) -> None:
         """Note a look that began at `clock_ms`: it found these committed positions, and then these ends.
 
-        A partition without a position has not been read. An end is `NOT_KNOWN` where it could not be had.
-        Sub-topologies that are not in it with all their partitions stay as they are. `busy`: sub-topologies of which a
-        task has not yet called what was due as of its `pending` time. `paused`: those that process nothing now; they
-        hold nobody.
+        Partitions without a position were not read; ends may be `NOT_KNOWN`. Sub-topologies with partitions missing
+        stay as they are. `busy`: a task has still to call what was due at its `pending` time. `paused`: they hold
+        nobody.
         """
         looked = {number: of for number, of in self._inputs.items() if ends.keys() >= set(of)}
         for number, inputs in looked.items():

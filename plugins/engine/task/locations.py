@@ -1,10 +1,10 @@
-"""Opens the log, the changelog and the directories that settings name."""
+"""Opens the log, the changelog and the directories that settings name, and reads a partition of a log."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,12 +16,15 @@ from penstock import (
     Log,
     LogError,
     LogFactory,
+    OffsetOutOfRangeError,
     PenstockError,
     PluginError,
+    RecordBatch,
     Settings,
     StoreError,
     TakesPath,
     TaskChangelog,
+    TopicPartition,
     World,
     duration_ms,
 )
@@ -74,10 +77,7 @@ def log_settings(settings: Settings, *, sends_at_once: bool = False) -> dict[str
 
 
 def open_changelog(settings: Settings, application_id: str, task_id: str, log: Log, layout: Layout) -> TaskChangelog:
-    """Return the changelog of a task that `settings.changelog` names, in `log` or in a place of its own.
-
-    `layout`: the stores of the task.
-    """
+    """Return the changelog of a task with the stores of `layout`: in `log`, or in a place of its own."""
     in_log = settings.log_changelog
     if in_log is None:
         return open_deltas(settings, application_id, task_id)
@@ -107,10 +107,7 @@ def open_deltas(settings: Settings, application_id: str, task_id: str, world: Wo
 
 
 def state_directory(settings: Settings) -> Path:
-    """Return the directory of local state.
-
-    Raises ConfigError if the setting names an environment variable that this process does not have.
-    """
+    """Return the directory of local state. Raises ConfigError for an environment variable that is not set."""
 
     def value(variable: re.Match[str]) -> str:
         if (found := os.environ.get(variable[1])) is None:
@@ -170,10 +167,7 @@ def live_directory(directory: Path) -> Path | None:
 
 @contextmanager
 def making_state_directory(directory: Path) -> Iterator[None]:
-    """Turn an OSError in the block into a StoreError.
-
-    The message has the directory, which the block creates or writes to, and says what to do.
-    """
+    """Turn an OSError in the block, which uses the directory, into a StoreError that says what to do."""
     try:
         yield
     except OSError as error:
@@ -190,3 +184,31 @@ def resolve(settings: Settings, location: str) -> str:
     if url_scheme(location):
         return with_small_scheme(location)
     return str(Path(settings.data_dir).expanduser() / Path(location).expanduser())
+
+
+_FETCH_BYTES = 1024 * 1024
+
+
+def read_up_to(
+    log: Log, partition: TopicPartition, start: int, end: int, on_deleted: Callable[[int, int], None] | None = None
+) -> Iterator[RecordBatch]:
+    """Yield the records of a partition from offset `start` to `end`, in batches.
+
+    Offsets that retention deletes meanwhile are skipped: `on_deleted` is called with the first of them and the offset
+    after the last. Raises OffsetOutOfRangeError when the partition lost its end.
+    """
+    position = start
+    while position < end:
+        try:
+            batches = log.fetch(partition, position, end, _FETCH_BYTES)
+        except OffsetOutOfRangeError:
+            first = log.start_offsets([partition])[partition]
+            if first <= position:
+                raise
+            if on_deleted is not None:
+                on_deleted(position, first)
+            position = first
+            continue
+        yield from batches
+        # Without a batch there is no record below the end: compaction may leave none.
+        position = batches[-1].next_offset if batches else end

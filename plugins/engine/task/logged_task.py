@@ -124,10 +124,7 @@ class LoggedTask(TaskRunner):
         return (committer := self._committer or self._waiting) is not None and committer.expires()
 
     def renew(self, wall_clock_ms: int, known: Commit | None = None) -> None:
-        """Repeat the last commit of a task that works on nothing, if it `commit_expires`; a closed one stays closed.
-
-        Raises as `run_batch`.
-        """
+        """Repeat the last commit of a task that works on nothing, if it expires. Raises as `run_batch`."""
         if not self.commit_expires():
             return
         if self._commits is None:
@@ -350,9 +347,7 @@ class LoggedTask(TaskRunner):
     def cause_of(self, error: BaseException) -> BaseException:
         """Return FencedError for an error that another process causes which has taken the task over, else `error`.
 
-        That process deletes files of the changelog that it does not need itself, writes to a changelog that this
-        process has found without a commit, and lets records be deleted that this process has still to read. On the same
-        machine it writes to the stores that this process's processors read.
+        It deletes files and records that this process needs, writes to the changelog, and to this machine's stores.
         """
         if isinstance(error, _MAY_BE_OF_SUCCESSOR) and self._committer is not None:
             try:

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from penstock import Lease, Log
+from penstock import Application, Lease, Log
+from penstock.task.visits import Visit
 
 Value = TypeVar("Value")
 
@@ -56,6 +57,32 @@ class Note(Generic[Value]):
         )
 
 
+@dataclass(frozen=True)
+class Paused:
+    """The paused sub-topologies, by number; None: all, also those that a later program adds."""
+
+    subtopologies: frozenset[int] | None = frozenset()
+
+    def __bool__(self) -> bool:
+        return self.subtopologies != frozenset()
+
+    def of(self, application: Application) -> frozenset[int]:
+        """Return the numbers of the paused sub-topologies of an application."""
+        every = frozenset(each.id for each in application.program.subtopologies)
+        return every if self.subtopologies is None else self.subtopologies & every
+
+    def to_json(self) -> bytes:
+        """Return the bytes of a note."""
+        numbers = None if self.subtopologies is None else sorted(self.subtopologies)
+        return json.dumps({"subtopologies": numbers}).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Paused:
+        """Return what a note says."""
+        numbers = json.loads(data)["subtopologies"]
+        return cls(None if numbers is None else frozenset(numbers))
+
+
 def _json(name: str, default: bytes, *, suffix: str = "", sort_keys: bool = False) -> Note[Any]:
     return Note(name, lambda value: json.dumps(value, sort_keys=sort_keys).encode(), json.loads, default, suffix)
 
@@ -73,10 +100,10 @@ COMMITTED = _json("committed", b"{}")
 """The partitions with a committed position, by topic; by incarnation."""
 COMMITTED_IDS = _json("committed-ids", b"{}", sort_keys=True)
 """The ids of their topics; by incarnation."""
-PAUSED = _json("paused", b"null")
-"""The paused sub-topologies; see `Paused`."""
-VISITS = _json("visits", b"[]")
-"""The visits that were asked for; see `Visit`."""
+PAUSED = Note("paused", Paused.to_json, Paused.from_json, Paused().to_json())
+"""The paused sub-topologies."""
+VISITS = replace(_json("visits", b"[]"), decode=lambda data: [Visit(*each) for each in json.loads(data)])
+"""The visits that were asked for, the oldest first."""
 RESTORING = _text("restoring")
 """What fills the application now, which must not start until that has ended: a backup, or an import of a store."""
 SLOT = _json("slot", b"null")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from penstock import Log, OutputBatch, TopicPartition
 
-from .reading import read_up_to
+from .locations import read_up_to
 from .topic_ids import EVERY_SECONDS
 
 LEAD_MS = round(EVERY_SECONDS * 1000) + 1_500
@@ -65,8 +65,7 @@ class Pause:
 def ask_for_pause(log: Log, application_id: str, pause: Pause) -> None:
     """Ask for a pause, in place of the last one that was asked for. Raises LogError.
 
-    It needs no answer, and ends by itself: whoever asks finds out from the commits whether all tasks rest. A process
-    that reads the request too late, or never, only lets the one who asks find no moment.
+    It ends by itself and has no answer: whoever asks sees from the commits whether all tasks rest.
     """
     REQUESTS.make(application_id, log)
     text = json.dumps({"from_ms": pause.from_ms, "until_ms": pause.until_ms})

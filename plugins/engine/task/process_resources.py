@@ -129,10 +129,10 @@ class ProcessResources:
             found.close()
 
     def clean_up(self, application: Application) -> None:
-        """Once a minute, delete local state of tasks that have moved away (setting `state_cleanup_delay`).
+        """Once a minute, delete local state of tasks that moved away, and write log lines that wait.
 
-        Nothing is deleted before that delay has passed since the start, nor until `is_settled`: how long ago a copy was
-        used says nothing while the application was stopped. Log lines that wait for their minute are written as well.
+        Nothing is deleted before that delay has passed since the start, nor until `is_settled`: the application may
+        have rested.
         """
         self.repeats.write_due()
         now_ms = self.now_ms()

@@ -31,18 +31,14 @@ KEEPS_NO_POSITIONS = (
 
 def check_note(application_id: str, note: Mapping[str, Any]) -> None:
     """Raise IncompatibleStateError for the note of a program that another version of penstock ran."""
-    reason = of_other_version(note["fingerprint"])
-    if not reason and note.get("whole_keys"):
-        reason = "windowed keys in its topics were partitioned by an older version of penstock, by key and window"
-    if reason:
+    if reason := of_other_version(note["fingerprint"]):
         raise IncompatibleStateError(f"application {application_id!r}, its saved program: {reason}; {_BEGIN_AFRESH}")
 
 
 def check_layout(where: str, version: str, layouts: Layouts) -> None:
     """Raise IncompatibleStateError if a commit has other stores than any program that this process has heard of.
 
-    It is of a program that was deployed while this process was frozen. Restored here, the local copy would lack stores,
-    under the name of a version that has them.
+    That program was deployed while this process was frozen: the local copy would lack stores.
     """
     if id_of_version(version) is not None and layouts.of_version(version) is None:
         raise IncompatibleStateError(

@@ -468,10 +468,7 @@ class Arrived:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return what `pack` packed, in a process that runs this program only.
-
-    The user's own modules are this process's modules from then on.
-    """
+    """Return what `pack` packed; the user's modules in it become those of this process, which runs no other program."""
     arrived = Arrived(packed)
     arrived.install()
     return arrived.cargo

@@ -56,10 +56,7 @@ def differ(before: Mapping[str, str], now: Mapping[str, str]) -> bool:
 
 
 class RecentIds:
-    """The ids of topics that tasks of a process read, up to `EVERY_SECONDS` old. Thread-safe.
-
-    `seconds` is a stopwatch.
-    """
+    """Ids of topics that a process reads, up to `EVERY_SECONDS` old by the stopwatch `seconds`. Thread-safe."""
 
     def __init__(self, seconds: Callable[[], float]) -> None:
         self._seconds = seconds

@@ -13,7 +13,7 @@ from .output import print_text
 
 if TYPE_CHECKING:
     from penstock import Application, Log
-    from penstock.plugins.engine.program.pausing import Paused
+    from penstock.plugins.engine.task.notes import Paused
 
 
 subtopologies_option = click.option(

@@ -354,7 +354,7 @@ def collect(target: str, checkpoints: tuple[str, ...], yes: bool, as_json: bool,
     Folders of `penstock run` are never listed. A query that runs on this machine keeps its folders, whether named or
     not.
     """
-    from penstock.plugins.engine.program.ended_queries import delete_folders, ended_queries, query_of
+    from penstock.plugins.engine.program.checkpoint_files import delete_folders, ended_queries, query_of
 
     application = find_application(target, **where)
     queries = {query_of(each) for each in checkpoints}

@@ -233,7 +233,7 @@ def _is_of_program(application: Application, found: Checkpoint) -> bool:
 
 
 def _task(application: Application, found: Checkpoint, task: TaskId) -> dict[str, Any]:
-    from penstock.plugins.engine.program.ended_queries import changelog_bytes
+    from penstock.plugins.engine.program.checkpoint_files import changelog_bytes
     from penstock.plugins.state.copies.local_copies import local_copies
 
     commit, saved = found.commits[task], found.saved_task(task)

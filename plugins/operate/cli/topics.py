@@ -24,7 +24,7 @@ from penstock import (
     TopicPartition,
     UnknownTopicError,
 )
-from penstock.plugins.engine.task.reading import read_up_to
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.support.names import did_you_mean
 
 from .command import Group, options, separator_option, verb

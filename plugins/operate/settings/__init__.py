@@ -55,7 +55,7 @@ def penstock_companions() -> Components:
     return {
         "metrics": "penstock.plugins.engine.run.metrics.endpoint:MetricsEndpoint",
         "metrics_reporters": "penstock.plugins.engine.run.metrics.reporting:MetricsReporters",
-        "status": "penstock.plugins.engine.run.status_writer:WrittenStatus",
+        "status": "penstock.plugins.engine.run.statistics:WrittenStatus",
         "queries": "penstock.plugins.state.queries.run_server:RunServer",
         "console": "penstock.plugins.operate.console:ConsolePages",
         "standbys": "penstock.plugins.state.copies.companions:WaitingStandbys",

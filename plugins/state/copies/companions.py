@@ -12,8 +12,7 @@ from penstock import Application, World
 from penstock.plugins.engine.host.reports import SlotPlan
 from penstock.plugins.engine.host.slot_engine import HostCompanion, HostInfo
 from penstock.plugins.engine.program.stored_id import stored_application
-from penstock.plugins.engine.run.companion import Companion, RunView
-from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.run.companion import Companion, OpenApplication, RunView
 from penstock.plugins.engine.task.locations import open_log
 
 from .settings import NUM_STANDBY_REPLICAS

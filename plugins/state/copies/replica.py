@@ -26,9 +26,8 @@ from penstock import (
     version_counter,
 )
 from penstock.changelog import RESTORING, is_version
-from penstock.plugins.engine.program.changelog_location import shown_location
 from penstock.plugins.engine.program.committed import has_lost_commit
-from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
+from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks, shown_location
 from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends, Coverage
 from penstock.plugins.engine.task.local_state.directories import SoleUse
 from penstock.plugins.engine.task.local_state.restoring import Stretch

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 from penstock import Application, ConfigError, OpensAlone, Settings
 from penstock.hooks import registry
 from penstock.plugins.engine.host.slot_engine import OpensCompanion
-from penstock.plugins.engine.run.companion import Companion, RunView, companions
-from penstock.plugins.engine.run.open_application import OpenApplication
+from penstock.plugins.engine.run.companion import Companion, OpenApplication, RunView, companions
 from penstock.plugins.engine.task.shipping import pack
 from penstock.stores.memory import MemoryBackend
 

@@ -7,14 +7,14 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 
 from penstock import ConfigError, IncompatibleStateError, Log, World
-from penstock.plugins.engine.program.changelog_location import (
+from penstock.plugins.engine.program.preparation import Prepared
+from penstock.plugins.engine.program.saved_program import (
     committed_state,
     note_location,
     reaches,
     stateful_tasks,
     stores_of,
 )
-from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.plugins.engine.task.locations import open_deltas
 from penstock.plugins.state.copies.state_reader import StateReader

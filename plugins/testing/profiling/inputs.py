@@ -18,7 +18,7 @@ from penstock import (
     TopicPartition,
     UnknownTopicError,
 )
-from penstock.plugins.engine.task.reading import read_up_to
+from penstock.plugins.engine.task.locations import read_up_to
 from penstock.program.checks import nearest
 from penstock.program.nodes import reads
 

@@ -249,8 +249,8 @@ def describe_node(node: Node, processor: object) -> tuple[str, tuple[str, ...]]:
     if isinstance(made, Operator) and type(made).__module__.startswith("penstock."):
         folds = [type(each).__name__ for each in vars(made).values() if type(each).__name__ == "Counting"]
         name = "count" if folds else re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(made).__name__).lower()
-        given = (vars(made).get(each) for each in ("function", "predicate"))
-        builtin = (each.__name__ for each in given if isinstance(each, (type, BuiltinFunctionType)))
+        given = vars(made).get("function")
+        builtin = [given.__name__] if isinstance(given, (type, BuiltinFunctionType)) else []
         return name, tuple(dict.fromkeys([*_functions(made, 2), *builtin]))
     return type(made).__name__, ()
 

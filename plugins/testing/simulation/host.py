@@ -30,9 +30,8 @@ from penstock import (
 )
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.program.visits import asked_visits
-from penstock.plugins.engine.run.planning.control import Control, OwnOrders
+from penstock.plugins.engine.run.planning.control import Control, OwnOrders, Plan
 from penstock.plugins.engine.run.planning.planner import BatchPlanner
-from penstock.plugins.engine.run.planning.run_plan import Plan
 from penstock.plugins.engine.task.fronts import UNKNOWN
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
 from penstock.plugins.engine.task.process_resources import ProcessResources

@@ -1,1 +1,1 @@
-"""The DSL's verbs, a file for each folder of plugins/dsl/operators."""
+"""The DSL's verbs, by the processors in plugins/dsl/operators."""

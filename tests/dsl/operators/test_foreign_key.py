@@ -10,7 +10,7 @@ import pytest
 
 from penstock import Application, TopologyError, versioned_store
 from penstock.plugins.dsl import KTable, StreamsBuilder
-from penstock.plugins.dsl.operators.foreign_key.messages import compile_hash
+from penstock.plugins.dsl.operators.foreign_key_messages import compile_hash
 from penstock.plugins.serdes.pickle import PickleSerde
 from penstock.plugins.testing import TopologyTestDriver
 

@@ -1,38 +1,114 @@
-"""The step of an aggregation, over windows or without: its processor, its store, its table, and when it emits."""
+"""The step of an aggregation, over windows or without: its store, its table, and when it emits."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock import (
+    NOT_PUT,
+    VALID_TO_UNDEFINED,
+    Change,
     Duration,
+    ProcessorContext,
+    Record,
     SessionStoreSpec,
     Settings,
     TopologyError,
+    ValueAndTimestamp,
+    VersionedKeyValueStore,
     VersionedStoreSpec,
     WindowStoreSpec,
     duration_ms,
 )
+from penstock.operator import Run, new
 from penstock.store.division import Division
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ...graph.functions import check_function
 from ...graph.materialized import Materialized, TableStoreSpec
 from ...graph.recorder import Recorder
 from ...graph.serdes import Default, Serdes, WindowedKey
 from ...graph.sources import RepartitionStep, repartition_names
-from ...graph.step import Flow, ProcessorStep, Step
-from ...graph.writer import Writer
-from ..reading import ClosedWindowGetter, StoreGetter, TableSource, ValueGetter, WindowGetter, WrittenTable
-from ..stateless.derived_table import ToStream
-from ..table_store import UpdatingOperator
-from .aggregate import Aggregate
-from .folds import Fold
-from .sessions import SessionAggregate
-from .sliding import SlidingAggregate
-from .time_windows import WindowAggregate
+from ...graph.step import Flow, ProcessorStep, Step, Writer
+from ..derived_table import ToStream
+from ..reading import ClosedWindowGetter, StoreGetter, ValueGetter, WindowGetter, WrittenTable
+from ..table_store import NULL_KEY, NULL_VALUE, NotLatest, UpdatingOperator
+from .folds import Counting, Fold
+from .windowed_operator import SessionAggregate, SlidingAggregate, WindowAggregate
 from .windows import SessionWindows, SlidingWindows, TimeWindows
+
+
+@dataclass(kw_only=True, eq=False)
+class Aggregate(UpdatingOperator):
+    """An aggregation over a key-value store. Records without key or value are dropped and counted.
+
+    The aggregator may change its argument: the old value that is sent is a copy. An update has the highest timestamp of
+    its records; after an aggregate of None, which deletes the entry, it begins anew. The first update of a key has no
+    old value. Kafka Streams: KStreamAggregate and KStreamReduce.
+    """
+
+    forwards_last = True
+
+    fold: Fold
+
+    def bind(self, context: ProcessorContext) -> Run:
+        store = context.get_store(self.store)
+        if isinstance(store, VersionedKeyValueStore):
+            return self._bind_versioned(context)
+        self.forwards_each = store.record_cache is None
+        initial, take, counts = self.fold.initial, self.fold.compile_take(context.node), isinstance(self.fold, Counting)
+        stored, keeps_headers, sends_old = self._stored, self.keeps_headers, self.sends_old and self.forwards_each
+        get, put, drop = store.get, store.put, context.metrics.drop
+        send, of_values = self._compile_send(context, store)
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None or value is None:
+                drop(NULL_KEY if key is None else NULL_VALUE)
+                return
+            entry = get(key)
+            if entry is None:
+                old, before = initial(), None
+            else:
+                old = entry[0]
+                if entry[1] > timestamp:
+                    timestamp = entry[1]
+                before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
+            aggregate = old + 1 if counts else take(key, value, old)
+            if aggregate is None or keeps_headers:
+                put(key, stored(aggregate, timestamp, headers))
+            else:  # the common case, without a call
+                put(key, new(ValueAndTimestamp, (aggregate, timestamp)))
+            send((key, aggregate if of_values else new(Change, (aggregate, before)), timestamp, headers))
+
+        return run
+
+    def _bind_versioned(self, context: ProcessorContext) -> Run:
+        """Return the function for a versioned store: what its history no longer takes is not forwarded."""
+        store, forward, sends_old = context.get_store(self.store), self._emitter(context), self.sends_old
+        initial, take, drop = self.fold.initial, self.fold.compile_take(context.node), context.metrics.drop
+
+        def run(record: Record) -> None:
+            key, value, timestamp, headers = record
+            if key is None or value is None:
+                drop(NULL_KEY if key is None else NULL_VALUE)
+                return
+            entry = store.get(key)
+            if entry is None:
+                old, before = initial(), None
+            else:
+                old, timestamp = entry.value, max(timestamp, entry.timestamp)
+                before = own_copy(old) if sends_old else None
+            aggregate = take(key, value, old)
+            valid_to = store.put(key, aggregate, timestamp)
+            if valid_to != NOT_PUT:
+                # It is not the latest version where a later one deleted the row.
+                kind = Change if valid_to == VALID_TO_UNDEFINED else NotLatest
+                forward((key, new(kind, (aggregate, before)), timestamp, headers))
+
+        return run
 
 
 class GroupedSource:
@@ -63,14 +139,6 @@ class GroupedSource:
             self._repartition = RepartitionStep(names, self.flow.serdes)
         self.recorder.add(self._repartition, self.flow.step)
         return self._repartition, frozenset({self._repartition.name})
-
-
-def table_of(
-    source: GroupedSource, step: Step, sources: frozenset[str], serdes: Serdes, table: TableSource, made: Materialized
-) -> Any:
-    """Return the table that an aggregation makes."""
-    flow = Flow(step, serdes, sources)
-    return source.recorder.kinds.table(source.recorder, flow, table, made.own_name)
 
 
 AnyWindows = TimeWindows | SlidingWindows | SessionWindows
@@ -151,41 +219,43 @@ class ClosedTable(WrittenTable):
         return self._getter
 
 
-def table_source(
-    made: Materialized, windows: AnyWindows | None, *steps: ProcessorStep, emit: Emit | None = None
-) -> WrittenTable:
-    """Return the source of a table of aggregates, which `steps` write."""
+def aggregated_table(
+    recorder: Recorder,
+    flow: Flow,
+    made: Materialized,
+    windows: AnyWindows | None,
+    *steps: ProcessorStep,
+    emit: Emit = ON_UPDATE,
+) -> Any:
+    """Return the table of aggregates that `steps` write; `flow` has the serdes of its store."""
     if windows is None:
-        return WrittenTable(StoreGetter(made.name, made.history_ms), made, *steps)
-    if emit is not None and emit.on_close:
-        return ClosedTable(ClosedWindowGetter(made.name), made, *steps)
-    return WrittenTable(WindowGetter(made.name), made, *steps)
+        table = WrittenTable(StoreGetter(made.name, made.history_ms), made, *steps)
+    elif emit.on_close:
+        table = ClosedTable(ClosedWindowGetter(made.name), made, *steps)
+    else:
+        table = WrittenTable(WindowGetter(made.name), made, *steps)
+    flow = replace(flow, serdes=table_serdes(flow.serdes, windows))
+    return recorder.kinds.table(recorder, flow, table, made.own_name)
 
 
+@dataclass(eq=False, repr=False)
 class AggregationStep(ProcessorStep):
-    """Writes an UpdatingOperator with the store that `declare` returns.
+    """Writes an UpdatingOperator with the store that `declare` returns; it may need that store's key serde."""
 
-    One that `needs_key_serde` gets that of the store, as well.
-    """
+    declare: Callable[[Writer], TableStoreSpec] = field(kw_only=True)
+    needs_key_serde: bool = field(default=False, kw_only=True)
 
-    def __init__(
-        self,
-        name: str,
-        supplier: Callable[..., UpdatingOperator],
-        options: Mapping[str, Any],
-        declare: Callable[[Writer], TableStoreSpec],
-        *,
-        needs_key_serde: bool = False,
-    ) -> None:
-        def late(writer: Writer) -> dict[str, Any]:
-            store = declare(writer)
-            keeps_headers = not isinstance(store, VersionedStoreSpec) and store.headers
-            found: dict[str, Any] = {"store": store.name, **({"keeps_headers": True} if keeps_headers else {})}
-            if needs_key_serde:
-                found["key_serde"] = store.key_serde or writer.settings.state_serde
-            return found
+    def __post_init__(self) -> None:
+        self.stores, self.late = lambda writer: (self.declare(writer),), self._options_of_store
 
-        super().__init__(name, supplier, options, stores=lambda writer: (declare(writer),), late=late)
+    def _options_of_store(self, writer: Writer) -> dict[str, Any]:
+        store = self.declare(writer)
+        options: dict[str, Any] = {"store": store.name}
+        if not isinstance(store, VersionedStoreSpec) and store.headers:
+            options["keeps_headers"] = True
+        if self.needs_key_serde:
+            options["key_serde"] = store.key_serde or writer.settings.state_serde
+        return options
 
     def optimise(self, settings: Settings) -> None:
         """Send new values in place of Changes, if nothing but `to_stream` gets them."""
@@ -201,7 +271,7 @@ def aggregation_step(
 ) -> ProcessorStep:
     """Return the step of an aggregation, over windows or without. `serdes` are its store's."""
     if windows is None:
-        return AggregationStep(name, Aggregate, {"fold": fold}, lambda writer: made.key_value(writer, serdes))
+        return AggregationStep(name, Aggregate, {"fold": fold}, declare=lambda writer: made.key_value(writer, serdes))
     supplier: Any
     closes_after = windows.grace_ms  # a session, and a sliding window, has its last ms, so it closes one later
     if isinstance(windows, SessionWindows):
@@ -227,7 +297,7 @@ def aggregation_step(
         name,
         supplier,
         {"fold": fold, "windows": windows, **emit.options(name)},
-        declare,
+        declare=declare,
         needs_key_serde=supplier is not WindowAggregate,
     )
     step.window_form, step.window_grace_ms = windows.form, closes_after

@@ -14,8 +14,7 @@ from penstock.support.own_copy import own_copy
 
 from ...graph.serdes import KnownSerde, key_of_topic
 from ...graph.sources import RepartitionStep
-from ...graph.step import Step
-from ...graph.writer import Writer
+from ...graph.step import Step, Writer
 from ..table_store import NotLatest, TableOperator
 from .folds import Aggregator
 

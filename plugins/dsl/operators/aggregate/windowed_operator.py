@@ -1,4 +1,4 @@
-"""WindowedOperator: the base of aggregations over windows."""
+"""WindowedOperator, and the aggregations over windows that follow from time, that slide, and that are sessions."""
 
 from __future__ import annotations
 
@@ -8,14 +8,26 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, ClassVar
 
-from penstock import Change, Headers, ProcessorContext, Record, StateStore, Windowed
+from penstock import (
+    Change,
+    FlushListener,
+    Headers,
+    ProcessorContext,
+    Record,
+    StateStore,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    Windowed,
+)
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
+from penstock.support.own_copy import IMMUTABLE, own_copy, own_record
 
-from ..closing import IdleClock, Note, OpenWindows, WindowTime, forget_idle_time
+from ..closing import NEVER, IdleClock, Note, OpenWindows, WindowTime, forget_idle_time
 from ..reading import forwarding_of
-from ..table_store import NULL_KEY, NULL_VALUE, UpdatingOperator
-from .folds import Fold
+from ..table_store import LATE, NULL_KEY, NULL_VALUE, UpdatingOperator
+from .folds import Counting, Fold
+from .windows import SessionWindows, SlidingWindows, TimeWindows, TumblingWindows
 
 Take = Callable[[Record], bool]
 """Handles a record that has a key, after stream time was moved. Returns whether any window took it."""
@@ -154,3 +166,359 @@ def _nothing(*update: Any) -> None:
 def bytes_of_keys(key_serde: SerdeLike, context: ProcessorContext) -> Callable[[Any], bytes]:
     """Return the function that makes a key's bytes, as the store of the node does."""
     return resolve_serde(key_serde, None, f"node {context.node!r}: key_serde", context.config).serialize
+
+
+@dataclass(kw_only=True, eq=False)
+class WindowAggregate(WindowedOperator):
+    """An aggregation over windows that follow from timestamps.
+
+    A window takes a record until the operator's stream time reaches its end and the grace. For each window of a record
+    that is too late for it, one drop is counted. Kafka Streams: KStreamWindowAggregate.
+    """
+
+    windows: TimeWindows
+
+    @property
+    def _wait_ms(self) -> int:
+        return self.windows.grace_ms
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
+        store = context.get_store(self.store)
+        fetch, put, drop = store.fetch, store.put, context.metrics.drop
+        initial, take_value, stored = self.fold.initial, self.fold.compile_take(context.node), self._stored
+        counts = isinstance(self.fold, Counting)
+        windows_for, length, on_close = self.windows.compile(), _tumbling_ms(self.windows), self.on_close
+        emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers
+        send_update, of_values = self._compile_send(context, store)
+        sends_updates = not on_close and store.record_cache is None
+        sends_old = sends_old and sends_updates
+
+        def take(record: Record) -> bool:
+            key, value, timestamp, headers = record
+            closed = time.closed
+            if length is None:
+                windows = windows_for(timestamp)
+            else:  # the most common windows, without a call
+                first = timestamp - timestamp % length
+                windows = ((first, first + length),)
+            taken = not windows
+            # Each of several windows gets its own: it may be changed there, or become the aggregate.
+            are_own = len(windows) < 2 or (type(value) in IMMUTABLE and type(key) in IMMUTABLE)
+            for start, end in windows:
+                if end <= closed:
+                    drop(LATE)
+                    continue
+                taken = True
+                if not are_own:
+                    key, value = own_copy(record[0]), own_copy(record[1])
+                entry = fetch(key, start)
+                if entry is None:
+                    old, at, before = initial(), timestamp, None
+                else:
+                    old = entry[0]
+                    at = timestamp if timestamp >= entry[1] else entry[1]
+                    before = (old if type(old) in IMMUTABLE else own_copy(old)) if sends_old else None
+                aggregate = old + 1 if counts else take_value(key, value, old)
+                if aggregate is None or keeps_headers:
+                    put(key, stored(aggregate, at, headers), start)
+                else:  # the common case, without a call
+                    put(key, new(ValueAndTimestamp, (aggregate, at)), start)
+                if on_close:
+                    open_windows.add(end, start)
+                elif sends_updates:
+                    update = aggregate if of_values else new(Change, (aggregate, before))
+                    send_update((new(Windowed, (key, start, end)), update, at, headers))
+            return taken
+
+        def send(due: list[Note], headers: Headers) -> None:
+            ends = {start: end for end, start, _ in due}
+            for (key, start, _), entry in _rows(store, sorted(ends)):
+                of_window = entry[2] if keeps_headers else headers
+                change = new(Change, (entry[0], None))
+                emit((new(Windowed, (key, start, ends[start])), change, entry[1], of_window))
+
+        return take, send
+
+    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
+        """Return (end, start, None) of the windows in the store that end later than `after`."""
+        with context.get_store(self.store).fetch_all(max(0, after - self.windows.size_ms), NEVER) as rows:
+            starts = {windowed.start for windowed, _ in rows}
+        ends = [(start, self.windows.end_of(start)) for start in starts]
+        return [(end, start, None) for start, end in ends if end is not None]
+
+
+def _tumbling_ms(windows: TimeWindows) -> int | None:
+    """Return how long tumbling windows are; None for others."""
+    return windows.length_ms if isinstance(windows, TumblingWindows) and windows.are_of_one_length else None
+
+
+def _rows(store: Any, starts: list[int]) -> Iterable[tuple[Windowed, Any]]:
+    """Return the rows of windows by start, then key."""
+    if len(starts) == 1:  # the common case needs no copy of all rows
+        return store.fetch_all(starts[0], starts[0])  # type: ignore[no-any-return]
+    if not starts:
+        return ()
+    wanted = set(starts)
+    with store.fetch_all(starts[0], starts[-1]) as rows:
+        found = [row for row in rows if row[0].start in wanted]
+    return sorted(found, key=lambda row: row[0].start)
+
+
+Put = Callable[[Record, int, Any], None]
+"""(record, start, entry before or None): puts the record into a window."""
+Copy = Callable[[Record, int, Any], None]
+"""(record, start, entry): makes a window that has what another one had."""
+
+
+@dataclass(kw_only=True, eq=False)
+class SlidingAggregate(WindowedOperator):
+    """An aggregation over sliding windows. A window of [start, start + difference] has both its ends.
+
+    The stored timestamp of a window is that of its last record. A record at `t` updates the windows around it, and
+    makes up to three: the one that ends at `t`, the one that begins right after it, and the one that begins right after
+    the record before. Those that nothing would be in are not made. Kafka Streams: KStreamSlidingWindowAggregate.
+    """
+
+    takes_null_values: ClassVar[bool] = False
+
+    windows: SlidingWindows
+    key_serde: SerdeLike = None
+
+    @property
+    def _wait_ms(self) -> int:
+        return self.windows.grace_ms + 1
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
+        store = context.get_store(self.store)
+        difference, on_close = self.windows.difference_ms, self.on_close
+        put, fetch, drop, stored = store.put, store.fetch, context.metrics.drop, self._stored
+        initial, take_value = self.fold.initial, self.fold.compile_take(context.node)
+        update, emit = self._compile_update(context, store), self._emitter(context)
+        key_bytes, keeps_headers = bytes_of_keys(self.key_serde, context), self.keeps_headers
+        sends_old = self.sends_old and not on_close and store.record_cache is None
+
+        taken, known = False, set[int]()
+
+        def write(record: Record, start: int, entry: Any) -> None:
+            nonlocal taken
+            # A record goes to several windows, and an entry is the beginning of several.
+            key, value, timestamp, headers = own_record(record)
+            if start + difference <= time.closed:
+                drop(LATE)
+                return
+            taken = True
+            old = initial() if entry is None else entry[0]
+            at = timestamp if entry is None else max(timestamp, entry[1])
+            # Not of `entry`: a window may begin with that of another one, and be written twice.
+            sent = fetch(key, start) if sends_old else None
+            before = None if sent is None else sent[0]
+            aggregate = take_value(key, value, own_copy(old))
+            put(key, stored(aggregate, at, headers), start)
+            if on_close and aggregate is not None and start not in known:
+                open_windows.add(start + difference, (start, key_bytes(key)), key)
+            update(key, start, start + difference, aggregate, before, at, headers)
+
+        def copy(record: Record, start: int, entry: Any) -> None:
+            key = record[0]
+            put(key, entry, start)
+            if on_close:
+                open_windows.add(start + difference, (start, key_bytes(key)), key)
+            update(own_copy(key), start, start + difference, own_copy(entry[0]), None, entry[1], record[3])
+
+        def take(record: Record) -> bool:
+            nonlocal taken, known
+            taken, timestamp = False, record[2]
+            if timestamp + difference <= time.closed:
+                drop(LATE)
+                return False
+            with fetch(record[0], max(0, timestamp - 2 * difference), timestamp + 1) as rows:
+                windows = list(rows)
+            if on_close:
+                known = {start for start, _ in windows}
+            work = _early if timestamp < difference else _in_order
+            work(record, windows, difference, write, copy)
+            return taken
+
+        def send(due: list[Note], headers: Headers) -> None:
+            for _, (start, _), key in due:
+                entry = fetch(key, start)
+                if entry is not None:
+                    of_window = entry[2] if keeps_headers else headers
+                    window = new(Windowed, (key, start, start + difference))
+                    emit((window, new(Change, (entry[0], None)), entry[1], of_window))
+
+        return take, send
+
+    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
+        """Return (end, (start, bytes of the key), key) of the windows in the store that end later than `after`."""
+        key_bytes, difference = bytes_of_keys(self.key_serde, context), self.windows.difference_ms
+        with context.get_store(self.store).fetch_all(max(0, after - difference), NEVER) as rows:
+            return [(start + difference, (start, key_bytes(key)), key) for (key, start, _), _ in rows]
+
+
+def _in_order(record: Record, windows: list[Any], difference: int, write: Put, copy: Copy) -> None:
+    """Put a record at or after `difference` ms into its windows; `windows` are (start, entry) near it, ascending."""
+    timestamp = record[2]
+    starts = set()
+    has_left = has_right = False
+    left = right = previous = None
+    for start, entry in reversed(windows):
+        starts.add(start)
+        end = start + difference
+        if start == timestamp + 1:
+            has_right = True
+        elif end > timestamp:
+            right = entry if right is None else right
+            write(record, start, entry)
+        elif end == timestamp:
+            has_left = True
+            write(record, start, entry)
+            if entry[1] >= timestamp:
+                return  # there was a record at this time before, so all windows are there
+            previous = entry[1]
+        else:
+            left, previous = entry, entry[1]
+            break
+    if previous is not None and previous + 1 not in starts and previous + 1 + difference >= timestamp:
+        write(record, previous + 1, None)
+    if not has_left:
+        joins_left = left is not None and previous is not None and previous >= timestamp - difference
+        write(record, timestamp - difference, left if joins_left else None)
+    if not has_right and right is not None and right[1] > timestamp:
+        copy(record, timestamp + 1, right)
+
+
+def _early(record: Record, windows: list[Any], difference: int, write: Put, copy: Copy) -> None:
+    """Put a record before `difference` ms into its windows: the one that begins at 0 has all such records."""
+    timestamp = record[2]
+    starts = {start for start, _ in windows}
+    combined = right = previous = None
+    for start, entry in windows:
+        if start == 0:
+            combined = entry
+            if entry[1] < timestamp:
+                previous = entry[1]
+        elif start <= timestamp:
+            write(record, start, entry)
+            right = entry
+    if right is None and combined is not None and combined[1] > timestamp:
+        right = combined
+    if timestamp + 1 not in starts and right is not None and right[1] > timestamp:
+        copy(record, timestamp + 1, right)
+    if previous is not None and previous + 1 not in starts:
+        write(record, previous + 1, None)
+    write(record, 0, combined)
+
+
+@dataclass(kw_only=True, eq=False)
+class SessionAggregate(WindowedOperator):
+    """An aggregation over sessions.
+
+    A record is merged with all sessions of its key that are at most the gap away. Each of them that grows is removed: a
+    tombstone with the timestamp of its end comes before the update, which has that of the new end. Kafka Streams:
+    KStreamSessionWindowAggregate.
+    """
+
+    windows: SessionWindows
+    key_serde: SerdeLike = None
+
+    @property
+    def _wait_ms(self) -> int:
+        return self.windows.gap_ms + self.windows.grace_ms + 1
+
+    def _bind_windows(
+        self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows
+    ) -> tuple[Take, Send]:
+        store = context.get_store(self.store)
+        find, put, remove, drop = store.find_sessions, store.put, store.remove, context.metrics.drop
+        gap, on_close, keeps_headers = self.windows.gap_ms, self.on_close, self.keeps_headers
+        initial, merged, take_value = self.fold.initial, self.fold.merged, self.fold.compile_take(context.node)
+        emit, sends_old = self._emitter(context), self.sends_old
+        send_update, of_values = self._compile_send(context, store)
+        sends_updates = not on_close and store.record_cache is None
+        key_bytes = bytes_of_keys(self.key_serde, context)
+
+        def take(record: Record) -> bool:
+            key, value, timestamp, headers = record
+            start = end = timestamp
+            aggregate = initial()
+            stored = list(find(key, timestamp - gap, timestamp + gap))
+            found = [(each, entry[0]) for each, entry in stored] if keeps_headers else stored
+            for (_, one_start, one_end), entry in found:
+                # `entry` is the old value
+                aggregate = merged(key, aggregate, entry if type(entry) in IMMUTABLE else own_copy(entry))
+                start = one_start if one_start < start else start
+                end = one_end if one_end > end else end
+            if end <= time.closed:
+                drop(LATE)
+                return False
+            # Before a session is removed: a record that fails here is skipped, and the sessions stay.
+            aggregate = take_value(key, value, aggregate)
+            before = None
+            kept = aggregate
+            if keeps_headers and aggregate is not None:
+                kept = new(ValueTimestampHeaders, (aggregate, end, headers))
+            grows = start != end or end != timestamp
+            if grows:
+                for session, _ in found:
+                    remove(session)
+            elif found:  # the session of one time, which stays
+                before = found[0][1]
+            try:
+                put(new(Windowed, (key, start, end)), kept)
+            except Exception:  # the serde refuses the aggregate: the sessions stay here, too
+                if grows:
+                    for session, entry in stored:
+                        put(session, entry)
+                raise
+            if sends_updates:
+                for session, entry in found if grows else ():
+                    own_key = key if type(key) in IMMUTABLE else own_copy(key)
+                    update = None if of_values else new(Change, (None, entry if sends_old else None))
+                    send_update((new(Windowed, (own_key, session[1], session[2])), update, session[2], headers))
+            elif on_close and (kept is None or len(found) != 1 or found[0][0][1] != start):
+                raw = key_bytes(key)
+                replaced = [(session[1], raw) for session, _ in found]
+                open_windows.merge(replaced, end, None if kept is None else (start, raw), key)
+            if sends_updates:
+                update = aggregate if of_values else new(Change, (aggregate, before if sends_old else None))
+                send_update((new(Windowed, (key, start, end)), update, end, headers))
+            return True
+
+        def send(due: list[Note], headers: Headers) -> None:
+            closed: dict[tuple[int, int, bytes], tuple[Any, Any]] = {}
+            for _, (start, raw), key in due:
+                with find(key, start, start) as rows:
+                    for (_, _, end), entry in rows:
+                        if on_close and end > time.closed:  # it has grown since it was noted
+                            open_windows.add(end, (start, raw), key)
+                        else:
+                            closed[end, start, raw] = key, entry
+            for end, start, raw in sorted(closed):
+                key, entry = closed[end, start, raw]
+                value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
+                emit((new(Windowed, (key, start, end)), new(Change, (value, None)), end, of_window))
+
+        return take, send
+
+    def _read_open(self, context: ProcessorContext, after: int) -> Iterable[Note]:
+        """Return (end, (start, bytes of the key), key) of the sessions in the store that end later than `after`."""
+        key_bytes, store = bytes_of_keys(self.key_serde, context), context.get_store(self.store)
+        with store.find_sessions_range(None, None, after + 1, 2**63 - 1) as rows:
+            return [(end, (start, key_bytes(key)), key) for (key, start, end), _ in rows]
+
+    def _listener(self, context: ProcessorContext) -> FlushListener:
+        emit, sends_old, keeps_headers = self._emitter(context), self.sends_old, self.keeps_headers
+
+        def flushed(record: Record) -> None:
+            session, (after, before), _, headers = record
+            if keeps_headers:
+                after, before = (None if each is None else each[0] for each in (after, before))
+            change = new(Change, (after, before if sends_old else None))
+            emit((session, change, session[2], headers))
+
+        return flushed

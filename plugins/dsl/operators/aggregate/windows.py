@@ -140,8 +140,19 @@ def _content(value: Any, shown: Callable[[object], str]) -> str:
     return "" if text is object.__repr__ else _ADDRESS.sub("", repr(value))
 
 
+class _OurWindows(TimeWindows):
+    """Windows of this module; a subclass with a `windows_for` of its own has windows of its own."""
+
+    @property
+    def are_of_one_length(self) -> bool:
+        return type(self).windows_for.__module__ == __name__
+
+    def compile(self) -> Callable[[int], Sequence[Window]]:
+        return self.windows_for if self.are_of_one_length else super().compile()
+
+
 @dataclass(frozen=True)
-class TumblingWindows(TimeWindows):
+class TumblingWindows(_OurWindows):
     """Windows of equal length, one after the other."""
 
     length_ms: int
@@ -150,10 +161,6 @@ class TumblingWindows(TimeWindows):
     @property
     def form(self) -> str:
         return f"tumbling windows of {self.length_ms} ms"
-
-    @property
-    def are_of_one_length(self) -> bool:
-        return type(self).windows_for is TumblingWindows.windows_for
 
     @property
     def size_ms(self) -> int:
@@ -169,12 +176,9 @@ class TumblingWindows(TimeWindows):
             return super().end_of(start)
         return None if start % self.length_ms else start + self.length_ms
 
-    def compile(self) -> Callable[[int], Sequence[Window]]:
-        return self.windows_for if self.are_of_one_length else super().compile()
-
 
 @dataclass(frozen=True)
-class HoppingWindows(TimeWindows):
+class HoppingWindows(_OurWindows):
     """Windows of equal length that begin at equal distances, and overlap."""
 
     length_ms: int
@@ -186,10 +190,6 @@ class HoppingWindows(TimeWindows):
         if self.advance_ms == self.length_ms:
             return TumblingWindows(self.length_ms, self.grace_ms).form
         return f"hopping windows of {self.length_ms} ms every {self.advance_ms} ms"
-
-    @property
-    def are_of_one_length(self) -> bool:
-        return type(self).windows_for is HoppingWindows.windows_for
 
     @property
     def size_ms(self) -> int:
@@ -206,12 +206,9 @@ class HoppingWindows(TimeWindows):
             return super().end_of(start)
         return None if start % self.advance_ms else start + self.length_ms
 
-    def compile(self) -> Callable[[int], Sequence[Window]]:
-        return self.windows_for if self.are_of_one_length else super().compile()
-
 
 @dataclass(frozen=True)
-class UnlimitedWindows(TimeWindows):
+class UnlimitedWindows(_OurWindows):
     """One window that never ends."""
 
     start_ms: int
@@ -222,10 +219,6 @@ class UnlimitedWindows(TimeWindows):
         return f"one window from {self.start_ms} ms on"
 
     @property
-    def are_of_one_length(self) -> bool:
-        return type(self).windows_for is UnlimitedWindows.windows_for
-
-    @property
     def size_ms(self) -> int:
         """More than there is time."""
         return MAX_TIME
@@ -233,9 +226,6 @@ class UnlimitedWindows(TimeWindows):
     def windows_for(self, timestamp: int) -> Sequence[Window]:
         """Return the window, or nothing for a record before it."""
         return ((self.start_ms, MAX_TIME),) if timestamp >= self.start_ms else ()
-
-    def compile(self) -> Callable[[int], Sequence[Window]]:
-        return self.windows_for if self.are_of_one_length else super().compile()
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from penstock.plugins.engine.program.lag import PartitionLag
 from penstock.plugins.engine.program.run_status import RunStatus
 from penstock.support.packages import needed
 
-from .measures import measures_of
+from .reporting import measures_of
 
 with needed("setting 'metrics_port'", "metrics"):
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily

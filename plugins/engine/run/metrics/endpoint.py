@@ -49,11 +49,9 @@ def metrics_endpoint(
 ) -> Iterator[None]:
     """Serve what `status` and `lag` return, on `metrics_host` and `metrics_port`, until the end of the block.
 
-    `/health/live` and `/health/ready` answer 200 or 503, with a JSON object; `/metrics` and `/` have the metrics. Any
-    other path is 404: a probe with a misspelt path must not find the application well. Without `metrics_port` nothing
-    happens. `waits`: the run waits for another driver's end, which may have the port on this machine; then it is opened
-    as soon as it is free. Raises ConfigError when the port cannot be opened, and MissingPackageError when
-    prometheus-client is not installed.
+    `/health/live` and `/health/ready` answer 200 or 503 with JSON; `/metrics` and `/` have the metrics; other paths are
+    404, as a misspelt probe must not pass. Without `metrics_port` nothing happens. `waits`: another driver may have the
+    port, which is then opened once free. Raises ConfigError if it cannot be opened, and MissingPackageError.
     """
     host, port = METRICS_HOST.of(settings), METRICS_PORT.of(settings)
     if not port:

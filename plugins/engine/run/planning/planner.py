@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from penstock import Clock, Log, SystemClock, TaskId, TopicPartition, UnknownTopicError
@@ -18,8 +19,7 @@ from penstock.program.offset_reset import EARLIEST, LATEST
 from penstock.task.progress import Front
 
 from ..slots import slot
-from .control import Control, ControlFile, Orders
-from .run_plan import Plan, Rests
+from .control import Control, ControlFile, Orders, Plan, Rests
 
 _AGAIN_SECONDS = 1.0
 """Seconds in which the runner reads the reports of a batch."""
@@ -61,6 +61,7 @@ _ACTIVE_SECONDS = 10.0
 """Seconds since a partition's end has moved during which it is asked for at each look."""
 
 
+@dataclass(eq=False)
 class Lags:
     """The lags of one application's input partitions, as of the last `look`.
 
@@ -70,26 +71,19 @@ class Lags:
     commit is; `ends` all ends. `seconds` is a clock that never goes back.
     """
 
-    def __init__(
-        self,
-        log: Log,
-        application_id: str,
-        partitions: Sequence[TopicPartition],
-        internal: Collection[str],
-        resets: Mapping[str, str],
-        now_ms: Callable[[], int],
-        seconds: Callable[[], float],
-    ) -> None:
-        self._log = log
-        self._application_id = application_id
-        self._partitions = partitions
-        self._internal = [each for each in partitions if each.topic in internal]
-        self._sources = [each for each in partitions if each.topic not in internal]
-        self._resets = resets
-        self._now_ms = now_ms
+    log: Log
+    application_id: str
+    partitions: Sequence[TopicPartition]
+    internal: Collection[str]
+    resets: Mapping[str, str]
+    now_ms: Callable[[], int]
+    seconds: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._internal = [each for each in self.partitions if each.topic in self.internal]
+        self._sources = [each for each in self.partitions if each.topic not in self.internal]
         self._targets: Mapping[TopicPartition, int] = {}
         self._is_settled = False
-        self._seconds = seconds
         self._ask_all_at = 0.0
         self._active: dict[TopicPartition, float] = {}
         """When each partition was last seen behind or moving."""
@@ -103,14 +97,14 @@ class Lags:
 
     def stop_at_present_ends(self) -> None:
         """Let the ends of source topics stay where they are now."""
-        self._targets = self._log.end_offsets(self._sources)
+        self._targets = self.log.end_offsets(self._sources)
 
     def look(self, *, everything: bool) -> None:
         """Ask the log again, for no more than needed unless `everything`: a request grows with its partitions.
 
         While partitions that have had records lately are behind, the ends of the others are asked for now and then.
         """
-        if everything or len(self._partitions) <= _FEW or not self._active or self._seconds() >= self._ask_all_at:
+        if everything or len(self.partitions) <= _FEW or not self._active or self.seconds() >= self._ask_all_at:
             self._look_at_all(everything)
             return
         self._look_at(list(self._active), everything)
@@ -118,10 +112,10 @@ class Lags:
             self._look_at_all(everything)
 
     def _look_at_all(self, everything: bool) -> None:
-        began, self.looked_ms = self._seconds(), self._now_ms()
+        began, self.looked_ms = self.seconds(), self.now_ms()
         self._active = {each: at for each, at in self._active.items() if began < at + _ACTIVE_SECONDS}
-        self._look_at(self._partitions, everything)
-        now = self._seconds()
+        self._look_at(self.partitions, everything)
+        now = self.seconds()
         self.look_seconds = now - began
         self._ask_all_at = now + _PAUSES * self.look_seconds
 
@@ -131,24 +125,24 @@ class Lags:
         A committed position matters only where the end has moved since the last look, or where the position was below
         it: the others are not asked for unless `everything`.
         """
-        found = dict(self._log.end_offsets(partitions))
+        found = dict(self.log.end_offsets(partitions))
         for partition in self._targets.keys() & found.keys():
             found[partition] = min(found[partition], self._targets[partition])
         moved = {each for each, end in found.items() if self.ends.get(each) != end}
         ends = {**self.ends, **found}
         asked = [each for each in partitions if everything or each in moved or each in self.behind]
-        positions = self._log.committed(self._application_id, asked) if asked else {}
-        fresh = {each: self._resets.get(each.topic, EARLIEST) for each, at in positions.items() if at is None}
+        positions = self.log.committed(self.application_id, asked) if asked else {}
+        fresh = {each: self.resets.get(each.topic, EARLIEST) for each, at in positions.items() if at is None}
         # The end of one that is read from its end is what was found here: with a later one it could seem to be behind.
         asked_for = {each: reset for each, reset in fresh.items() if reset != LATEST}
-        starts = starting_offsets(self._log, asked_for, self._now_ms()) if asked_for else {}
+        starts = starting_offsets(self.log, asked_for, self.now_ms()) if asked_for else {}
         now = {}
         for each, position in positions.items():
             start = starts.get(each, ends[each]) if position is None else position
             if start < ends[each]:
                 now[each] = start
         active = now.keys() | (moved & self.ends.keys())
-        self._active |= dict.fromkeys(active, self._seconds())
+        self._active |= dict.fromkeys(active, self.seconds())
         self.ends, self.behind, self.uncommitted = ends, now, fresh.keys() & now.keys()
 
     def begin_batch(self) -> None:
@@ -162,7 +156,7 @@ class Lags:
         answer "no" stays.
         """
         if not self._is_settled and self._internal:
-            highest = self._log.end_offsets(self._internal, stable=False)
+            highest = self.log.end_offsets(self._internal, stable=False)
             self._is_settled = all(end <= self.ends[each] for each, end in highest.items())
             return not self._is_settled
         return False
@@ -255,9 +249,8 @@ class BatchPlanner:
     def next(self, start: Offset, max_records: int | None) -> Offset:
         """Return the offset of the next batch, or `start` when there is nothing to do.
 
-        A batch runs at the start, when the control file asks for a step, for tasks that are not open, or for a slot
-        that moves, when a wall-clock tick is due, and while some position is below its end. `max_records` limits what
-        it reads, and so does the time that a plan gives its tasks.
+        A batch runs at the start, for a step, a task that is not open, a slot that moves or a due tick, and while a
+        position is below its end. `max_records` and the plan's time limit what it reads.
         """
         if self._is_running:
             self._is_running = False

@@ -9,9 +9,8 @@ from penstock import Clock, SystemClock
 from penstock.plugins.engine.host.reports import SlotPlan
 
 from ..slots import slots
-from .control import Control, ControlFile
+from .control import LONGEST_REST, Control, ControlFile, Plan, Rests
 from .planner import Offset
-from .run_plan import LONGEST_REST, Plan, Rests
 
 RENEWAL_SECONDS = 20.0
 """Seconds between two batches. Each costs the tail of the latency a little."""

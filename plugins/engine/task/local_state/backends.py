@@ -6,6 +6,7 @@ import logging
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -45,6 +46,7 @@ _PARTIAL = "partial:"
 The id of the later layout and the version follow. A program of another layout, and a reader, uses no such copy."""
 
 
+@dataclass(eq=False)
 class Backends:
     """One backend per backend name, each in a directory of its own under `directory`.
 
@@ -52,34 +54,27 @@ class Backends:
     time; `opening` is for any thread.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        layouts: Layouts,
-        changelog: TaskChangelog | None,
-        where: str,
-        task_id: str,
-        world: World,
-        listener: RestoreListener | None = None,
-    ) -> None:
-        self._directory = directory
-        self._layouts = layouts
-        self._changelog = changelog
-        self._where = where
-        self._task_id = task_id
-        self._world = world
+    directory: Path
+    layouts: Layouts
+    changelog: TaskChangelog | None
+    where: str
+    task_id: str
+    world: World
+    listener: RestoreListener | None = None
+
+    def __post_init__(self) -> None:
         self._lacks_filled = False
-        self._partial = f"{_PARTIAL}{layouts.id}:"
+        self._partial = f"{_PARTIAL}{self.layouts.id}:"
         self._names: dict[str, list[str]] = {}
-        for store, kept in layouts.now.items():
+        for store, kept in self.layouts.now.items():
             self._names.setdefault(kept.backend, []).extend(kept.tables(store))
         self._opened: dict[str, StoreBackend] = {}
         self._kept_as: dict[str, str] = {}
         """By backend: the name that the copy got when it was opened."""
         self._replaced: dict[str, StoreBackend] = {}
         self._use: DirectoryUse | None = None
-        self.restoring = Restoring(task_id, world.seconds, listener)
-        self.opening = Stretch(f"task {task_id}")
+        self.restoring = Restoring(self.task_id, self.world.seconds, self.listener)
+        self.opening = Stretch(f"task {self.task_id}")
         self.refills: Mapping[str, Callable[[StoreBackend], Iterator[Changes]]] = {}
         """By read-only store: makes what to write to its backend, where it is empty."""
 
@@ -89,8 +84,8 @@ class Backends:
         """Bring every backend to `version`. Raises ChangelogError when it cannot be reached."""
         gone = coverage.gone
         if self._names or gone:
-            self._use = DirectoryUse(self._directory, self._world)
-        of_replica = self._directory / OF_REPLICA
+            self._use = DirectoryUse(self.directory, self.world)
+        of_replica = self.directory / OF_REPLICA
         self._lacks_filled = of_replica.exists()
         for name, stores in self._names.items():
             self._open_backend(name, [*stores, *gone.get(name, ())], version, coverage)
@@ -133,20 +128,20 @@ class Backends:
         return {self._version_of(backend.version()) for backend in self._opened.values()}
 
     def _opening(self, name: str, number: int, stores: list[str]) -> Callable[[], StoreBackend]:
-        directory = self._directory / name / str(number)
+        directory = self.directory / name / str(number)
         with making_state_directory(directory):
             make_private_directory(directory)
         return partial(self._load, name, directory, stores)
 
     def _load(self, name: str, directory: Path, stores: Sequence[str]) -> StoreBackend:
-        return self._world.backend(registry().load("store backend", name)(directory, stores))
+        return self.world.backend(registry().load("store backend", name)(directory, stores))
 
     def _open_backend(self, name: str, stores: list[str], version: str, coverage: Coverage) -> None:
         try:
             self._open_directory(name, self._latest(name), stores, version, coverage)
         except StoreLockedError as error:
             # A process that was stopped while it wrote may keep its lock for ever: its successor uses a new directory.
-            _log.warning("task %s: %s; restoring into a new directory", self._task_id, error)
+            _log.warning("task %s: %s; restoring into a new directory", self.task_id, error)
             self._open_directory(name, self._latest(name) + 1, stores, version, coverage)
 
     def _open_directory(self, name: str, number: int, stores: list[str], version: str, coverage: Coverage) -> None:
@@ -159,10 +154,10 @@ class Backends:
                 self._opened.pop(name).close()
             raise
         for old in range(number):
-            shutil.rmtree(self._directory / name / str(old), ignore_errors=True)
+            shutil.rmtree(self.directory / name / str(old), ignore_errors=True)
 
     def _latest(self, name: str) -> int:
-        directory = self._directory / name
+        directory = self.directory / name
         with making_state_directory(directory):
             live = live_directory(directory)
         return 0 if live is None else int(live.name)
@@ -182,19 +177,19 @@ class Backends:
         missing = missing.difference(refilled)
         # Nobody else gives a copy these names, so that two processes that restore the same copy at once never write to
         # each other's. No chain contains the first one: after a crash the copy is restored afresh.
-        token = self._world.token(4)
+        token = self.world.token(4)
         on_the_way, unfilled = f"{RESTORING}{version}:{token}", f"{_UNFILLED}{token}:"
         if have != version and [have, version] != self._transition():
             plan = self._plan(version, have) if coverage.had_changelog else Restore(None, iter(()))
             if (now := backend.version()) != raw:
                 raise StaleStoreError(
-                    f"{self._where}: another process has restored or written its local {name} state, which was at "
+                    f"{self.where}: another process has restored or written its local {name} state, which was at "
                     f"{raw} and is at {now}: open the task again"
                 )
             if plan.base is None and raw is not None:
                 _log.warning(
                     "task %s: local %s state is %s, not on the way to %s: rebuilding it from the changelog",
-                    self._task_id, name, found or "not to be trusted after a crash of the machine", version,
+                    self.task_id, name, found or "not to be trusted after a crash of the machine", version,
                 )  # fmt: skip
                 backend.destroy()
                 backend = reopen()
@@ -239,7 +234,7 @@ class Backends:
                 self.opening.pause()
 
     def _empty(self, backend: StoreBackend, stores: Iterable[str], at: str) -> None:
-        self._delete_rows(backend, (table for store in stores for table in self._layouts.now[store].tables(store)), at)
+        self._delete_rows(backend, (table for store in stores for table in self.layouts.now[store].tables(store)), at)
 
     def _delete_rows(self, backend: StoreBackend, tables: Iterable[str], at: str) -> None:
         for table in tables:
@@ -250,25 +245,25 @@ class Backends:
                 after = portion[-1][0] + b"\x00"
 
     def _plan(self, version: str, have: str | None) -> Restore:
-        if self._changelog is None:
+        if self.changelog is None:
             raise IncompatibleStateError(
-                f"{self._where}: the commit names state version {version}, but the task keeps no changelog"
+                f"{self.where}: the commit names state version {version}, but the task keeps no changelog"
             )
-        return self._changelog.restore(version, have)
+        return self.changelog.restore(version, have)
 
     def _restored(self, changes: Changes, stores: frozenset[str]) -> Changes:
         return self._with_indexes({store: rows for store, rows in changes.items() if store in stores})
 
     def _note(self, written: Changes) -> None:
         """Count a portion that was restored, and let others work."""
-        self.restoring.add(sum(len(rows) for store, rows in written.items() if store in self._layouts.now))
+        self.restoring.add(sum(len(rows) for store, rows in written.items() if store in self.layouts.now))
         self.opening.pause()
 
     def _with_indexes(self, changes: Mapping[str, Sequence[Change]]) -> Changes:
         """Return rows that come from elsewhere, with the mark that the indexes of their stores do not have them."""
         made = dict(changes)
         for store, rows in changes.items():
-            if rows and self._layouts.now[store].has_index:
+            if rows and self.layouts.now[store].has_index:
                 made[index_name(store)] = [(b"", None)]
         return made
 
@@ -291,7 +286,7 @@ class Backends:
     def _take_over(self, version: str, coverage: Coverage) -> None:
         """Open backends that no store uses any more, and copy what is not in the changelog to the new ones."""
         for name, stores in coverage.gone.items():
-            directory = self._directory / name / str(self._latest(name))
+            directory = self.directory / name / str(self._latest(name))
             if name not in self._names and directory.is_dir():
                 self._replaced[name] = self._load(name, directory, stores)
         for store, other in coverage.moved.items():
@@ -299,7 +294,7 @@ class Backends:
                 continue
             source = self._opened.get(other) or self._replaced.get(other)
             if source is not None:
-                backend, kept = self.of(store), self._kept_as.get(self._layouts.now[store].backend, version)
+                backend, kept = self.of(store), self._kept_as.get(self.layouts.now[store].backend, version)
                 for portion in in_portions(source.range(store)):
                     backend.write(self._with_indexes({store: portion}), kept, kept)
                     self.opening.pause()
@@ -310,16 +305,16 @@ class Backends:
         The changelog cannot say so: it has no way from a version of the old layout to one of the new layout.
         """
         if self._opened:
-            with making_state_directory(self._directory):
+            with making_state_directory(self.directory):
                 write_private_text(self._transition_file, f"{previous} {version}")
 
     def end_transition(self, gone: Mapping[str, list[str]], version: str) -> None:
         """Delete this machine's content of stores and indexes, by backend, that the present layout does not have."""
         # The version is the first of the present layout, or a replica has one of an earlier layout.
-        coverage = Coverage(self._layouts, version)
+        coverage = Coverage(self.layouts, version)
         for name, backend in self._replaced.items():
             backend.destroy()
-            shutil.rmtree(self._directory / name, ignore_errors=True)
+            shutil.rmtree(self.directory / name, ignore_errors=True)
         self._replaced.clear()
         for name, tables in gone.items():
             if name in self._opened:
@@ -330,10 +325,10 @@ class Backends:
 
     @property
     def _transition_file(self) -> Path:
-        return self._directory / "settling"
+        return self.directory / "settling"
 
     def _transition(self) -> list[str]:
-        with making_state_directory(self._directory):
+        with making_state_directory(self.directory):
             try:
                 return self._transition_file.read_text().split()
             except FileNotFoundError:
@@ -343,7 +338,7 @@ class Backends:
 
     def of(self, store: str) -> StoreBackend:
         """Return the backend that keeps a store."""
-        return self._opened[self._layouts.now[store].backend]
+        return self._opened[self.layouts.now[store].backend]
 
     def write(self, changes: Changes, previous: str | None, version: str) -> None:
         """Write the changes of one commit; every backend goes from `previous` to `version`."""
@@ -398,9 +393,8 @@ def _once_filled(name: str) -> str:
 class Coverage:
     """Compares the layout that a version's name says with the program's present layout.
 
-    A version that names no layout, or an unknown one, counts as written in the present layout. Tasks of a prepared
-    application open no version of an unknown layout (`check_layout`). `lacking`: stores whose content the copies lack,
-    whatever their versions' names say.
+    A version without a known layout counts as of the present one; tasks open none of an unknown layout. `lacking`:
+    stores whose content the copies lack anyway.
     """
 
     def __init__(self, layouts: Layouts, version: str, lacking: frozenset[str] = frozenset()) -> None:

@@ -28,9 +28,8 @@ _HOLDER_BYTES = 20
 class _Use:
     """A lock file beside a directory, locked until `close`: `remove_unused` of no process removes the directory then.
 
-    The file's time says when the directory was used last: it is set when the use begins and ends, and by
-    `remove_unused` meanwhile. It is not inside: the file must outlive the directory, or one process could lock a file
-    that another has just deleted.
+    Its time says when the directory was used last. It outlives the directory, or one process could lock a file that
+    another has just deleted.
     """
 
     def __init__(self, directory: Path, world: World) -> None:
@@ -141,10 +140,7 @@ def is_used(directory: Path) -> bool:
 
 
 def remove_all(root: Path, names: Collection[str] | None = None) -> tuple[list[str], list[str]]:
-    """Delete every directory under `root`; return the names of those deleted, and of those in use, which stay.
-
-    `names`: only these.
-    """
+    """Delete directories under `root` (`names`: only these); return those deleted, and those in use."""
     removed, used = [], []
     with making_state_directory(root):
         directories = sorted(path for path in root.glob("*") if path.is_dir() and (names is None or path.name in names))
@@ -173,11 +169,9 @@ def remove_all(root: Path, names: Collection[str] | None = None) -> tuple[list[s
 def remove_unused(root: Path, delay_ms: float, now_ms: int, token: str) -> list[str]:
     """Delete the directories under `root` that were not used for `delay_ms` (inf: none); return their names.
 
-    Those in use are noted as used at `now_ms`: a process that is killed cannot do so itself.
-
-    A directory is renamed under its lock and deleted without it: a process that is frozen while it deletes keeps no
-    other from opening the task. What a killed process has renamed, the next call deletes. `token` is part of the new
-    name, and no other call has it.
+    Those in use are marked as used at `now_ms`, for a killed process cannot. A directory is renamed, with the unique
+    `token`, under its lock and deleted without it: a frozen process blocks no other. The next call deletes what was
+    renamed.
     """
     removed = []
     with making_state_directory(root):

@@ -113,10 +113,7 @@ class Copy:
         return self._position
 
     def write(self, position: Position) -> None:
-        """Write the pending changes and the position in one step.
-
-        Raises StaleStoreError when another process has written since `position`.
-        """
+        """Write the pending changes and the position in one step. Raises StaleStoreError after another writer."""
         self.store.flush()
         version = position.to_version()
         rows = {each.name: each.local_changes(each.changes()) for each in self._buffers}
@@ -169,9 +166,8 @@ def copy_directory(directory: Path, backend: str, number: int) -> Path:
 class Copies:
     """A global store's directory on this machine.
 
-    Copies are numbered. A file has the number of the copy that tasks read; the next number is a copy that is being
-    built. It replaces the old one as a whole: tasks of other processes see the complete old copy until their next
-    batch. Every change is made under a lock. `filling`: what shows that this process does not stand still.
+    A file has the number of the copy that tasks read; the next number is being built, and replaces the old one as a
+    whole. Every change is made under a lock. `filling`: shows that this process does not stand still.
     """
 
     def __init__(

@@ -49,10 +49,9 @@ _log = logging.getLogger("penstock.state")
 class GlobalStores:
     """The global stores of one application on this machine.
 
-    Every task calls `update` when it begins a batch. The first one takes the store's lock, reads each topic up to the
-    batch's planned end, and writes rows and position together, a portion at a time. The others find that done and need
-    no request to the log. There is no changelog: the topic is the source of truth. If the topic does not continue what
-    a copy has read, a new copy is built and replaces it. `filling` counts what was read: another thread may watch it.
+    Every task calls `update` at the start of a batch: the first takes the store's lock, and reads each topic up to the
+    planned end; the others need no request. The topic is the changelog; if it does not continue a copy, a new copy is
+    built. `filling` counts what was read.
     """
 
     def __init__(
@@ -98,24 +97,30 @@ class GlobalStores:
             part.copies.close()
 
 
+@dataclass(eq=False)
 class _Part:
     """One global store: its copies, and the processor that fills them."""
 
-    def __init__(
-        self, application: Application, spec: GlobalStore, directory: Path, repeats: Repeats | None, filling: Stretch
-    ) -> None:
-        self.application = application
-        self._repeats = repeats
-        self._filling = filling
-        self.spec = spec
-        self.copies = Copies(application, spec, directory, filling)
-        self._topic = spec.source.topics[0]
+    application: Application
+    spec: GlobalStore
+    directory: Path
+    repeats: Repeats | None
+    filling: Stretch
+
+    def __post_init__(self) -> None:
+        self.copies = Copies(self.application, self.spec, self.directory, self.filling)
+        self._topic = self.spec.source.topics[0]
         self._form = ", ".join(
-            resolve_serde(given, application.settings.state_serde, f"store {spec.store.name!r}").written_form()
-            for given in declared_serdes(spec.store).values()
-        ) + (", with a TTL" if spec.store.traits.expires else "")
+            resolve_serde(
+                given, self.application.settings.state_serde, f"store {self.spec.store.name!r}"
+            ).written_form()
+            for given in declared_serdes(self.spec.store).values()
+        ) + (", with a TTL" if self.spec.store.traits.expires else "")
         self._attempts: dict[FailureKey, int] = {}
-        self.metrics: dict[str, NodeMetrics] = {spec.source.name: NodeMetrics(), spec.processor.name: NodeMetrics()}
+        self.metrics: dict[str, NodeMetrics] = {
+            self.spec.source.name: NodeMetrics(),
+            self.spec.processor.name: NodeMetrics(),
+        }
 
     def update(
         self,
@@ -227,7 +232,7 @@ class _Part:
             lambda failed: self._attempts.get(failed, 0) + 1,
             saved=before.engine.encode(),
             wall_clock_ms=now_ms,
-            repeats=self._repeats,
+            repeats=self.repeats,
         )
         copy.progress = task.progress
 
@@ -243,7 +248,7 @@ class _Part:
                     positions[partition] = batches[-1].next_offset if batches else end
                     copy.store.flush()
                     fetches += 1
-                    self._filling.moved(sum(map(len, batches)))
+                    self.filling.moved(sum(map(len, batches)))
                     if goal.is_over() and any(positions[each] < targets[each] for each in targets):
                         self._save(copy, task, goal, positions, as_of_ms)
                         return False

@@ -29,7 +29,7 @@ from penstock.task.failures import FailureKey
 from penstock.task.input_queue import TaskInput
 from penstock.task.task import Task
 
-from ..reading import read_up_to
+from ..locations import read_up_to
 
 _PORTION_BYTES = 8 * 1024 * 1024
 """About how many bytes of memory the changes of one write may take."""

@@ -96,10 +96,7 @@ class Restoring:
 
 
 class Stretch:
-    """Counts the steps of a piece of work, such as the restoring of a store; any thread may call all methods.
-
-    `what` names it in the error that ends it.
-    """
+    """Counts the steps of a piece of work named `what`, such as restoring a store. Any thread may call all methods."""
 
     def __init__(self, what: str) -> None:
         self._what = what

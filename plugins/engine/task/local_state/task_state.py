@@ -279,10 +279,7 @@ class TaskState:
         return set() if self._deltas is None else self._deltas.proven()
 
     def new_version(self, previous: str | None) -> str:
-        """Return a new name for the version after `previous` (None: for the empty state).
-
-        Two attempts never get the same name.
-        """
+        """Return a unique name for the version after `previous` (None: for the empty state)."""
         counter = 0 if previous is None else version_counter(previous) + 1
         named = previous if self._coverage.had_changelog else None
         suffix = "" if self._in_log is None else self._in_log.version_suffix(named)
@@ -345,10 +342,7 @@ class TaskState:
         return written
 
     def snapshot_when_due(self, is_current: Callable[[], bool], commit: Commit | None = None) -> bool:
-        """Write a snapshot of the present version if one is due and `is_current` returns True.
-
-        Return whether it was written.
-        """
+        """Write a snapshot if one is due and `is_current` returns True; return whether it did."""
         if self.version is None or not self.upkeep.wants_snapshot(is_current):
             return False
         return self.upkeep.write_snapshot(self.version, self.rows(), commit)
@@ -391,10 +385,7 @@ class StateContent:
         self._has_ended = False
 
     def rows(self) -> Iterator[tuple[str, bytes, bytes]]:
-        """Yield store, key and value of everything.
-
-        Raises StaleStoreError if another process has taken the stores over, and after `end`.
-        """
+        """Yield store, key and value of all rows. Raises StaleStoreError once the stores are taken, or ended."""
         for store, view in self._views.items():
             if view.version != self.commit.version:
                 raise StaleStoreError(f"the store is no longer at version {self.commit.version}")
@@ -416,9 +407,7 @@ class StateContent:
 class ChangelogUpkeep:
     """Writes snapshots and cleans. Any thread may call all methods. `deltas` None: the task has no such changelog.
 
-    A snapshot that cannot be written, or files that cannot be deleted, are no reason to end the task: its state is in
-    the deltas, and a commit that cannot write its delta fails by itself. So a ChangelogError is a warning here, and a
-    minute passes until the next try.
+    The state is in the deltas, so a ChangelogError here is a warning, and the next try is a minute later.
     """
 
     def __init__(self, task_id: str, deltas: DeltaChangelog | None, world: World) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Executor, Future
+from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
@@ -43,40 +44,35 @@ class _Look(NamedTuple):
     ends: Mapping[TopicPartition, int]
 
 
+@dataclass(eq=False)
 class FrontLooks:
     """Looks at the log in a thread of `threads`, only while a task has something to call that waits for it.
 
-    It asks where the inputs of these tasks end: what a follower knows of that may be as old as the process was frozen.
-    Where other tasks are in front of them, in whatever process, it also asks for the last commits of those. A partition
+    It asks for the ends of these tasks' inputs, and for the last commits of the tasks in front of them. A partition
     without a leader holds its own task, and for a minute those behind it.
     """
 
-    def __init__(
-        self,
-        application: Application,
-        partitions: Mapping[str, Sequence[TopicPartition]],
-        log: Log,
-        threads: Executor,
-        seconds: Callable[[], float],
-    ) -> None:
-        self._application = application
-        self._log = log
-        self._threads = threads
-        self._seconds = seconds
-        upstream = application.program.upstream()
+    application: Application
+    partitions: Mapping[str, Sequence[TopicPartition]]
+    log: Log
+    threads: Executor
+    seconds: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        upstream = self.application.program.upstream()
         self._in_front = in_front(upstream)
         self._tasks: dict[int, dict[str, Sequence[TopicPartition]]] = {number: {} for number in upstream}
-        for name, of_task in partitions.items():
+        for name, of_task in self.partitions.items():
             self._tasks[TaskId.parse(name).subtopology][name] = of_task
         self._inputs = {number: sum(map(tuple, of.values()), ()) for number, of in self._tasks.items()}
-        internal = application.program.internal_topics
+        internal = self.application.program.internal_topics
         self._written = {
-            decorate(application.id, sink.topic, internal)
-            for each in application.program.subtopologies
+            decorate(self.application.id, sink.topic, internal)
+            for each in self.application.program.subtopologies
             for sink in each.sinks
             if isinstance(sink.topic, str)
         }
-        self._fronts = Fronts(upstream, self._inputs, application.program.holding())
+        self._fronts = Fronts(upstream, self._inputs, self.application.program.holding())
         self._next = self._again = 0.0
         self._answer: Future[_Look] | None = None
 
@@ -88,7 +84,7 @@ class FrontLooks:
                 self._answer = None
                 self._take(answer, tasks)
             return
-        if (now := self._seconds()) < self._next:
+        if (now := self.seconds()) < self._next:
             return
         is_again = now >= self._again
         waiting = {task.id.subtopology for task in tasks if task.waits_for_front and (is_again or not task.is_settling)}
@@ -96,7 +92,7 @@ class FrontLooks:
             self._next = now + _EVERY_SECONDS
             if is_again:
                 self._again = now + _AGAIN_SECONDS
-            self._answer = self._threads.submit(self._ask, waiting, clock_ms, paused)
+            self._answer = self.threads.submit(self._ask, waiting, clock_ms, paused)
 
     def _take(self, answer: Future[_Look], tasks: Collection[ContinuousWorker]) -> None:
         error = answer.exception()
@@ -114,7 +110,7 @@ class FrontLooks:
         in_front_of_them = {other for each in waiting for other in self._in_front[each]}
         for number in in_front_of_them:
             for name, inputs in self._tasks[number].items():
-                commit = self._log.visible_commit(self._application.id, name, inputs)
+                commit = self.log.visible_commit(self.application.id, name, inputs)
                 if commit is None or not are_called(commit.engine_state, fronts.pending(number)):
                     busy.add(number)
                 if commit is not None:
@@ -122,9 +118,9 @@ class FrontLooks:
         asked = {each for number in {*waiting, *in_front_of_them} for each in self._inputs[number]}
         # What a task in front has committed may be readable only some time after that.
         written = [each for each in asked if each.topic in self._written]
-        ends = {**self._log.known_end_offsets(list(asked.difference(written)))}
+        ends = {**self.log.known_end_offsets(list(asked.difference(written)))}
         if written:
-            ends.update(self._log.known_end_offsets(written, stable=False))
+            ends.update(self.log.known_end_offsets(written, stable=False))
         fronts.look(clock_ms, dict.fromkeys(asked, NOT_KNOWN) | ends, positions, busy=busy, paused=paused)
         return _Look({number: fronts.fronts[number] for number in waiting}, ends)
 
@@ -133,41 +129,36 @@ def no_front(task: str) -> None:
     """Say of each task that nothing but its records is in front of it."""
 
 
+@dataclass(eq=False)
 class TopicWatch:
     """Asks for the ids of the tasks' topics now and then, in a thread of `threads`: the loop does not wait for it.
 
-    The same request says whether there is the topic with requests, which is made for the first one. `seconds` is a
-    stopwatch. `fail` is called with the name of a task, and a TopicMadeAgainError.
+    The same request finds the topic with requests. `seconds` is a stopwatch; `fail` gets a task's name and an error.
     """
 
-    def __init__(
-        self,
-        application_id: str,
-        log: Log,
-        threads: Executor,
-        seconds: Callable[[], float],
-        fail: Callable[[str, BaseException], None],
-    ) -> None:
-        self._log = log
-        self._fail = fail
-        self._threads = threads
-        self._seconds = seconds
-        self._next = seconds() + topic_ids.EVERY_SECONDS
+    application_id: str
+    log: Log
+    threads: Executor
+    seconds: Callable[[], float]
+    fail: Callable[[str, BaseException], None]
+
+    def __post_init__(self) -> None:
+        self._next = self.seconds() + topic_ids.EVERY_SECONDS
         self._asked: dict[str, Mapping[str, str]] = {}
         self._answer: Future[Mapping[str, str]] | None = None
-        self.pauses = PauseWatch(log, application_id, seconds)
+        self.pauses = PauseWatch(self.log, self.application_id, self.seconds)
         """Whether all tasks rest, because that was asked for."""
 
     def look(self, tasks: Mapping[str, ContinuousWorker]) -> None:
         """Fail the open tasks of which a topic is another than when they were opened, as far as known."""
-        answer, now = self._answer, self._seconds()
+        answer, now = self._answer, self.seconds()
         if answer is None:
             if now >= self._next:
                 self._next = now + topic_ids.EVERY_SECONDS
                 self._asked = {name: task.topic_ids for name, task in tasks.items() if task.is_open}
                 topics = {topic for ids in self._asked.values() for topic in ids}
                 if topics:
-                    self._answer = self._threads.submit(self._ask, topics)
+                    self._answer = self.threads.submit(self._ask, topics)
             return
         if not answer.done():
             return
@@ -178,35 +169,31 @@ class TopicWatch:
         for name, before in self._asked.items():
             is_same = tasks[name].is_open and tasks[name].topic_ids is before
             if is_same and topic_ids.differ(before, ids):
-                self._fail(name, topic_ids.TopicMadeAgainError(f"task {name}: a topic was deleted and made again"))
+                self.fail(name, topic_ids.TopicMadeAgainError(f"task {name}: a topic was deleted and made again"))
 
     def _ask(self, topics: Collection[str]) -> Mapping[str, str]:
-        ids = self._log.topic_ids({*topics, self.pauses.topic})
+        ids = self.log.topic_ids({*topics, self.pauses.topic})
         self.pauses.look(ids)
         return ids
 
 
+@dataclass(eq=False)
 class GlobalUpdates:
     """The global stores of an application. The loop's thread calls all methods; any thread may call `still`.
 
     Stores belong to one thread: once tasks are open that may read them, that is the loop's.
     """
 
-    def __init__(
-        self,
-        application: Application,
-        log: Log,
-        resources: ProcessResources,
-        threads: Executor,
-    ) -> None:
-        self._application = application
-        self._log = log
-        self._resources = resources
-        self._threads = threads
-        self._seconds = resources.world.seconds
-        self._at = 0.0 if application.program.global_stores else inf
+    application: Application
+    log: Log
+    resources: ProcessResources
+    threads: Executor
+
+    def __post_init__(self) -> None:
+        self._seconds = self.resources.world.seconds
+        self._at = 0.0 if self.application.program.global_stores else inf
         self._filling: Future[bool] | None = None
-        self.are_filled = not application.program.global_stores
+        self.are_filled = not self.application.program.global_stores
         """Whether tasks may be opened, and work."""
 
     @property
@@ -229,19 +216,19 @@ class GlobalUpdates:
 
     def begin_anew(self) -> None:
         """Fill them again, after a StaleStoreError of `update`. No task may be open."""
-        self._resources.close_globals(self._application)
+        self.resources.close_globals(self.application)
         self.are_filled, self._at = False, self._seconds() + _UPDATE_SECONDS
 
     def _update(self, clock_ms: int, are_used: bool, all_of_it: bool) -> None:
         if not self.are_filled and not are_used:
-            self._resources.filling.begin(self._seconds())
-            self._filling = self._threads.submit(
-                lambda: self._resources.globals_of(self._application).update(self._log, {}, clock_ms)
+            self.resources.filling.begin(self._seconds())
+            self._filling = self.threads.submit(
+                lambda: self.resources.globals_of(self.application).update(self.log, {}, clock_ms)
             )
             return
         until = self._seconds() + (inf if all_of_it else _PORTION_SECONDS)
-        stores = self._resources.globals_of(self._application)
-        stores.update(self._log, {}, clock_ms, is_over=lambda: self._seconds() >= until)
+        stores = self.resources.globals_of(self.application)
+        stores.update(self.log, {}, clock_ms, is_over=lambda: self._seconds() >= until)
         # Those that were filled once are read on while tasks work, as by Kafka Streams' thread of global stores.
         self.are_filled, self._at = True, self._seconds() + _UPDATE_SECONDS
 
@@ -255,10 +242,10 @@ class GlobalUpdates:
     def still(self) -> tuple[float, str]:
         """Return for how long the filling has read no record, and what it is; 0.0 if nothing is filled."""
         is_filled = self._filling is None
-        return 0.0 if is_filled else self._resources.filling.still(self._seconds()), "the filling of the global stores"
+        return 0.0 if is_filled else self.resources.filling.still(self._seconds()), "the filling of the global stores"
 
     def close(self, seconds: float) -> None:
         """End the filling as soon as it can be ended, and wait for that, at most so long."""
         if self._filling is not None and not self._filling.cancel():
-            self._resources.filling.end()
-            self._resources.world.wait([self._filling], seconds)
+            self.resources.filling.end()
+            self.resources.world.wait([self._filling], seconds)

@@ -27,7 +27,6 @@ from penstock import (
 )
 from penstock.plugins.changelogs.directory import DirectoryChangelog
 from penstock.plugins.changelogs.storage import absolute
-from penstock.plugins.engine.program.changelog_location import reaches
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.lag import offset_resets
 from penstock.plugins.engine.program.preparation import check_restored
@@ -36,6 +35,7 @@ from penstock.plugins.engine.program.saved_program import (
     ProgramNote,
     SavedTask,
     is_same_program,
+    reaches,
     read_note,
     repartition_topics,
     saved_tasks,
@@ -347,6 +347,7 @@ class Cut:
     outputs: Mapping[TopicPartition, int]
 
 
+@dataclass(eq=False)
 class Cuts:
     """Makes cuts of an application while it runs; `note` is of the program that ran last.
 
@@ -354,33 +355,28 @@ class Cuts:
     `follow` is called while a pause is waited for, so that little is to be read in it.
     """
 
-    def __init__(
-        self,
-        application_id: str,
-        note: ProgramNote,
-        intermediate: Collection[str],
-        outputs: Collection[str],
-        log: Log,
-        world: World,
-        follow: Callable[[], None] = lambda: None,
-    ) -> None:
-        self._application_id = application_id
-        self._log = log
-        self._world = world
-        self._follow = follow
-        self._reads = task_partitions(note)
-        self._internal = repartition_topics(application_id, note)
-        between = self._internal | {*intermediate}
+    application_id: str
+    note: ProgramNote
+    intermediate: Collection[str]
+    outputs: Collection[str]
+    log: Log
+    world: World
+    follow: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._reads = task_partitions(self.note)
+        self._internal = repartition_topics(self.application_id, self.note)
+        between = self._internal | {*self.intermediate}
         self.between = [each for read in self._reads.values() for each in read if each.topic in between]
         """The partitions of repartition topics and intermediate topics."""
-        there = log.topics()
+        there = self.log.topics()
         self._outputs = [
             TopicPartition(topic, number)
-            for topic in sorted(set(outputs) & set(there))
+            for topic in sorted(set(self.outputs) & set(there))
             for number in range(there[topic].partitions)
         ]
         self._has_made, self._pause_ms = False, 0
-        self._threads = world.threads(_THREADS, "backup-cut")
+        self._threads = self.world.threads(_THREADS, "backup-cut")
 
     def close(self) -> None:
         """Release the threads."""
@@ -392,26 +388,26 @@ class Cuts:
         Where topics connect tasks, that is a moment without a commit or an open transaction. After a second, or if an
         earlier cut was of no use, all tasks are asked to rest for half a second; then for twice as long.
         """
-        deadline = self._world.seconds() + patience_seconds
+        deadline = self.world.seconds() + patience_seconds
         if not self._has_made:
             self._has_made = True
             found = self._look_for(min(_ALONE_SECONDS, patience_seconds))
             if found is not None:
                 return found
-        while self._world.seconds() < deadline:
+        while self.world.seconds() < deadline:
             self._pause_ms = max(_SHORTEST_PAUSE_MS, min(2 * self._pause_ms, LONGEST_MS))
-            begins = self._world.seconds() + LEAD_MS / 1000
-            from_ms = self._world.clock.now_ms() + LEAD_MS
-            ask_for_pause(self._log, self._application_id, Pause(from_ms, from_ms + self._pause_ms))
-            while self._world.seconds() < begins:
-                self._follow()
-                self._world.sleep(_LOOK_SECONDS)
+            begins = self.world.seconds() + LEAD_MS / 1000
+            from_ms = self.world.clock.now_ms() + LEAD_MS
+            ask_for_pause(self.log, self.application_id, Pause(from_ms, from_ms + self._pause_ms))
+            while self.world.seconds() < begins:
+                self.follow()
+                self.world.sleep(_LOOK_SECONDS)
             found = self._look_for(self._pause_ms / 1000)
             if found is not None:
                 return found
         asked = f", not even in pauses of up to {self._pause_ms / 1000:g} s that its tasks were asked for"
         raise StoreError(
-            f"application {self._application_id!r}: there was no moment without a commit or an open transaction"
+            f"application {self.application_id!r}: there was no moment without a commit or an open transaction"
             f"{asked if self._pause_ms else ''}, and only then is it known what the commits of its tasks have written: "
             "give it more time (--patience), let the clocks of its machines agree, or stop the application for the "
             "backup; nothing was written"
@@ -419,27 +415,27 @@ class Cuts:
 
     def _look_for(self, seconds: float) -> Cut | None:
         """Return a cut of a moment within so many seconds, None if there is none."""
-        until = self._world.seconds() + seconds
+        until = self.world.seconds() + seconds
         while True:
             before = self._commits()
             partitions = [*self.between, *self._outputs]
-            ends = self._log.end_offsets(partitions)
-            open_ends = self._log.end_offsets(partitions, stable=False)
+            ends = self.log.end_offsets(partitions)
+            open_ends = self.log.end_offsets(partitions, stable=False)
             # If nothing was committed between the two looks, and no transaction was open, the ends are of that moment.
             is_one = before == self._commits() and all(ends[each] == open_ends[each] for each in self.between)
             if is_one or not self.between:
                 settled = [each for each in self._outputs if is_one and ends[each] == open_ends[each]]
                 return Cut(before, {each: ends[each] for each in self.between}, {each: ends[each] for each in settled})
-            if self._world.seconds() > until:
+            if self.world.seconds() > until:
                 return None
-            self._world.sleep(_LOOK_SECONDS)
+            self.world.sleep(_LOOK_SECONDS)
 
     def _commits(self) -> Mapping[str, Commit | None]:
         found = {
-            task: self._threads.submit(self._log.last_commit, self._application_id, task, read)
+            task: self._threads.submit(self.log.last_commit, self.application_id, task, read)
             for task, read in self._reads.items()
         }
-        self._world.wait(list(found.values()))
+        self.world.wait(list(found.values()))
         return {task: commit.result() for task, commit in found.items()}
 
     def in_transit(self, cut: Cut, begin: Mapping[TopicPartition, int]) -> Iterator[tuple[str, bytes, bytes]]:
@@ -449,14 +445,14 @@ class Cuts:
         OffsetOutOfRangeError if a task has processed them meanwhile, and they are deleted.
         """
         read = {each: at for commit in cut.commits.values() if commit for each, at in commit.positions.items()}
-        starts = self._log.start_offsets([each for each in self.between if each.topic in self._internal])
+        starts = self.log.start_offsets([each for each in self.between if each.topic in self._internal])
         positions = {**starts, **begin, **read}
         for each in sorted(self.between, key=partition_name):
             if each not in positions:
                 continue
             first = positions[each]
-            yield from _records(self._log, each, first, cut.ends[each])
-            if first < cut.ends[each] and self._log.start_offsets([each])[each] > first:
+            yield from _records(self.log, each, first, cut.ends[each])
+            if first < cut.ends[each] and self.log.start_offsets([each])[each] > first:
                 raise OffsetOutOfRangeError(f"{each}: records from {first} on were processed and deleted meanwhile")
 
 

@@ -19,12 +19,12 @@ from penstock import (
     World,
     version_counter,
 )
-from penstock.plugins.engine.program.changelog_location import note_location
 from penstock.plugins.engine.program.checkpoint_files import delete_checkpoint
 from penstock.plugins.engine.program.committed import CommittedPartitions
 from penstock.plugins.engine.program.preparation import changelog_config, repartition_config
 from penstock.plugins.engine.program.saved_program import (
     ProgramNote,
+    note_location,
     read_note,
     repartition_topics,
     saved_layouts,

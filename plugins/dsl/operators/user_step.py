@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 from penstock import (
@@ -11,24 +12,23 @@ from penstock import (
     ProcessorContext,
     Record,
     StoreBuilder,
-    ValueTransformer,
     Windowed,
     WrappingProcessor,
 )
 from penstock.operator import Run
 from penstock.program.provided import provided_stores, saved_with
 from penstock.support.callbacks import bound, watched
-from penstock.support.names import function_name, timer_store_name
+from penstock.support.names import function_name
 from penstock.support.own_copy import IMMUTABLE, own_copy
 
-from ...graph.names import Names, is_same_key
-from ...graph.step import ProcessorStep, Stores
-from ...graph.writer import Writer
+from ..graph.names import is_same_key
+from ..graph.step import ProcessorStep, Writer
 
 _LONGEST = 60
 """Longest name of code under which schedules are saved: a task's engine state is small."""
 
 
+@dataclass(eq=False, repr=False)
 class UserStep(ProcessorStep):
     """Writes a processor that runs `code`, a class, a function or the name of an installed one.
 
@@ -37,36 +37,16 @@ class UserStep(ProcessorStep):
     number in the node's name.
     """
 
-    def __init__(
-        self,
-        name: str,
-        supplier: Callable[..., Processor | ValueTransformer] | str,
-        options: Mapping[str, Any],
-        code: Any,
-        *,
-        is_named: bool,
-        stores: Stores,
-        changes_key: bool = False,
-        changes_value: bool = False,
-    ) -> None:
-        super().__init__(name, supplier, options, stores=stores, changes_key=changes_key, changes_value=changes_value)
-        self._code = code if isinstance(code, str) else function_name(code)
-        self._is_named = is_named
+    code: Any = field(kw_only=True)
+    is_named: bool = field(kw_only=True)
 
     def write(self, writer: Writer) -> None:
         super().write(writer)
         if not writer.topology.saved_as(self.name):
             # No store has such a name, with a space in it.
-            saved = writer.numbered(f"process {self._code[-_LONGEST:]}")
-            writer.topology.save_as(self.name, *((self.name,) if self._is_named else ()), saved)
-
-
-def user_step_name(names: Names, given: str | None, prefix: str, verb: str) -> str:
-    """Return the name of a user's step. Where it is numbered, its timers are state with a numbered name, too."""
-    node = names.unless_given(given, prefix)
-    if given is None:
-        names.generated[timer_store_name(node)] = f'{verb}(..., name="NAME")'
-    return node
+            code = self.code if isinstance(self.code, str) else function_name(self.code)
+            saved = writer.numbered(f"process {code[-_LONGEST:]}")
+            writer.topology.save_as(self.name, *((self.name,) if self.is_named else ()), saved)
 
 
 class FixedKey(WrappingProcessor):

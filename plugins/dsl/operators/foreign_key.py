@@ -13,17 +13,14 @@ from penstock.operator import Operator, Run
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.division import Division, PartitionInValue
 
-from ...graph.materialized import StoreLike, materialized
-from ...graph.names import Names, checked
-from ...graph.recorder import Recorder
-from ...graph.serdes import Serdes, key_of_topic, value_of_internal_topic
-from ...graph.sources import RepartitionStep
-from ...graph.step import Flow, ProcessorStep
-from ...graph.writer import RepartitionNames, Writer
-from ..joins import TableSide
-from ..reading import TopicTable, ValueGetter
-from ..table_store import TableUpdates
-from .messages import (
+from ..graph.materialized import materialized
+from ..graph.names import Names, checked
+from ..graph.options import StoreLike
+from ..graph.recorder import Recorder
+from ..graph.serdes import Serdes, key_of_topic, value_of_internal_topic
+from ..graph.sources import RepartitionNames, RepartitionStep
+from ..graph.step import Flow, ProcessorStep, Writer
+from .foreign_key_messages import (
     ForeignKeyAnswer,
     ForeignKeyOf,
     ForeignKeyReceive,
@@ -35,6 +32,9 @@ from .messages import (
     compile_hash,
     with_partition,
 )
+from .joins import TableSide
+from .reading import TopicTable, ValueGetter
+from .table_store import TableUpdates
 
 _PREFIX = "KTABLE-FK-JOIN-"
 _SUBSCRIPTION, _RESPONSE = f"{_PREFIX}SUBSCRIPTION-REGISTRATION-", f"{_PREFIX}SUBSCRIPTION-RESPONSE-"
@@ -210,10 +210,7 @@ class ForeignKeyJoin:
 
 
 class DeletionsSpec(KeyValueStoreSpec):
-    """Declares the store of the left rows of an inner join whose deletions are not answered yet: their tickets, by key.
-
-    Kafka Streams has none.
-    """
+    """Declares the tickets of deleted left rows without an answer yet, by key; Kafka Streams has no such store."""
 
     @property
     def traits(self) -> StoreTraits:

@@ -18,10 +18,10 @@ from penstock.operator import Operator, Run, new
 from penstock.support.callbacks import check_methods
 from penstock.support.own_copy import own_copy
 
-from ...graph.materialized import Materialized
-from ...graph.step import ProcessorStep, Step
-from ..reading import Get, RowsBefore, StoreGetter, TableSource, ValueGetter
-from ..table_store import TableOperator
+from ..graph.materialized import Materialized
+from ..graph.step import ProcessorStep, Step
+from .reading import Get, RowsBefore, StoreGetter, TableSource, ValueGetter
+from .table_store import TableOperator
 
 Keep = Callable[[Any, Any], Any]
 """(key, value, which is not None): whether a row stays."""

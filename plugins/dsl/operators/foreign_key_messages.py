@@ -13,8 +13,8 @@ from penstock import ProcessorContext, Record, Serde, SerdeError, ValueAndTimest
 from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 
-from ..reading import ValueGetter
-from ..table_store import NotLatest
+from .reading import ValueGetter
+from .table_store import NotLatest
 
 _HASH_BYTES = 16
 _SUBSCRIPTION = Struct(">B?16siq")
@@ -287,10 +287,7 @@ def _compile_send(context: ProcessorContext) -> Send:
 
 @dataclass(kw_only=True, eq=False)
 class ForeignKeyReceive(Operator):
-    """Keeps subscriptions by foreign key and left key, and forwards them.
-
-    Kafka Streams: SubscriptionReceiveProcessorSupplier.
-    """
+    """Stores subscriptions by foreign and left key, and forwards them (SubscriptionReceiveProcessorSupplier)."""
 
     subscriptions: str
     serdes: JoinSerdes

@@ -1,1 +1,0 @@
-"""Joins of two tables by a foreign key."""

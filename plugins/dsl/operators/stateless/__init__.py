@@ -1,1 +1,0 @@
-"""Verbs that look at one record, or at one row of a table, at a time."""

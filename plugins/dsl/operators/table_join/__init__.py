@@ -1,1 +1,0 @@
-"""Joins of a stream with a table, and of two tables by key."""
