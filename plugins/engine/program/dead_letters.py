@@ -356,10 +356,10 @@ def replay(
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the same partition; `targets` choose where it is gone, where the key moved, and in `to`. `again`: also
-    letters that were replayed before; None: if the selection goes by place or time. Letters that cannot be sent wait, and
-    hold up no others. Sent and remembered is one commit, so a killed replay continues. At most `limit` are sent. Raises
-    UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id.
+    Back means into the same partition; `targets` choose where it is gone, where the key moved, and in `to`. `again`:
+    also letters that were replayed before; None: if the selection goes by place or time. Letters that cannot be sent
+    wait, and hold up no others. Sent and remembered is one commit, so a killed replay continues. At most `limit` are
+    sent. Raises UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
