@@ -55,6 +55,12 @@ _MOST_TOKEN_BYTES = 1 << 20
 _VERSION = re.compile("[0-9]{1,18}(-[!-9;-~]{0,200})?")
 """The form of a version's name: a counter, and what makes it unique, without the colon of a copy on its way."""
 
+_WITHIN_FIRST = "0-within-the-first"
+"""Stands for the version of a reader that has some parts of what was before its first version: no chain contains it.
+
+What it has may be deleted since, and a later snapshot does not say so: it cannot begin with the first part again.
+"""
+
 Position = dict[str, str | None]
 """The version of each task up to which a reader has all changes; None: before the first one."""
 
@@ -208,6 +214,8 @@ class Subscription:
     def _advance(self, portion: Portion) -> None:
         if portion.version is not None:
             self._position[portion.task] = portion.version
+        elif portion.entries and self._position[portion.task] is None:
+            self._position[portion.task] = _WITHIN_FIRST
 
     def begin(self, task: str, version: str | None) -> None:
         """Set from which version on it has the changes of a task."""
@@ -353,7 +361,7 @@ class ChangesFeed:
             self._ticker.resume()
             self._ticker.close()
         for each in self._subscriptions:
-            each.end(_gap(gap) if gap else _closed())
+            each.end(gap_error(gap) if gap else _closed())
         self._close_sources()
 
     # ------------------------------------------------------------------ the thread
@@ -540,13 +548,14 @@ def _closed() -> ChangesEndedError:
     return ChangesEndedError("closed", "the stores are not read any more")
 
 
-def _gap(reason: str) -> ChangesEndedError:
+def gap_error(reason: str) -> ChangesEndedError:
+    """Return the error of a reader that cannot continue, with the code "gap"."""
     return ChangesEndedError("gap", f"{reason}: follow its changes from now on, and then read the store again")
 
 
 def _end_by_gap(subscriptions: Sequence[Subscription], reason: str) -> None:
     for each in subscriptions:
-        each.end(_gap(reason))
+        each.end(gap_error(reason))
 
 
 def _decoded(

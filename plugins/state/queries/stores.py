@@ -38,7 +38,7 @@ from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, KeyTas
 from penstock.stores.kinds.row_keys import key_in_row
 from penstock.stores.rows.scan import Scan
 
-from .changes_feed import ChangesFeed, Keys, Subscription, position_of, token_of
+from .changes_feed import ChangesFeed, Keys, Subscription, gap_error, position_of, token_of
 from .copies import Bounds, Copies, Snapshot, ViewBackend, WouldWait, may_wait
 
 _MOST_BUILT = 64
@@ -306,7 +306,9 @@ def subscribed(
     names = [each.id for each in (reading.tasks() if key is None else reading.tasks_of(key))]
     position = {} if after is None else position_of(after)
     if after is not None and position.keys() != set(names):
-        raise ConfigError("the position of changes is of another query, or of another number of tasks")
+        made = Subscription(builder.name, keys, position, position, notify)
+        made.end(gap_error("the position of changes is of another query, or of another number of tasks"))
+        return made
     made = Subscription(builder.name, keys, names, position, notify)
     reading.feed.add(made)
     return made
