@@ -61,9 +61,8 @@ def forget_idle_time(context: ProcessorContext) -> None:
 class IdleClock:
     """Moves the time of an operator on while no record arrives: after `idle_ms`, as fast as the wall clock goes.
 
-    It looks four times in `idle_ms`. What it decides is saved with the task. Time in which the application was stopped
-    counts, but only up to the time as of which everything in front of the task has been read, in its inputs and in
-    those of the tasks whose topics it reads; and where these have read something, it counts from that time on.
+    It looks four times in `idle_ms`, and saves what it decides with the task. A stop of the application counts only up
+    to the time as of which everything in front of the task has been read; reading there counts as an arrival.
     """
 
     def __init__(self, context: ProcessorContext, idle_ms: int, time: OwnTime, move: Callable[[int], Any]) -> None:
@@ -103,12 +102,9 @@ Note = tuple[int, Any, Any]
 class OpenWindows:
     """The windows to be emitted when they close: one note of each. Before `next_end` nothing is due.
 
-    A session that grows keeps its note, so a note may have an earlier end than its window.
-
-    It is known in memory alone. When the task was opened, it is read from the store by `scan`, which gets the time up
-    to which windows were sent before; but only when one may be due. If the program before sent updates (`on_close`
-    is new), those that are open then are emitted when they close. If it is this one that does, `has_unsent` says
-    whether windows are open of which nothing was sent.
+    A session that grows keeps its note, whose end may be earlier then. The notes are in memory alone: `scan` reads them
+    from the store, from the time up to which windows were sent, once one may be due. With `on_close` new, open windows
+    are emitted when they close; with it gone, `has_unsent` says whether nothing was sent of open ones.
     """
 
     def __init__(

@@ -239,10 +239,9 @@ class WithoutValue:
 class ForeignKeyResolve(Operator):
     """Joins the left row, as it is now, with the right row in the answer: `joiner(key, left value, right value)`.
 
-    The left row may have changed since it subscribed. Then the answer is stale, and is dropped: another one follows,
-    except where there is nothing to join. So in an inner join a stale answer without a right row deletes the result,
-    if the left row still refers to the same row, whose answers come in order, or refers to none.
-    Kafka Streams: ResponseJoinProcessorSupplier.
+    An answer is stale, and dropped, if the left row has changed: another one follows, if there is something to join. So
+    in an inner join a stale answer without a right row deletes the result, if the left row refers to the same row or to
+    none. Kafka Streams: ResponseJoinProcessorSupplier.
     """
 
     joiner: Callable[[Any, Any, Any], Any]

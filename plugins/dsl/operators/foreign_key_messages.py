@@ -132,8 +132,8 @@ class JoinSerdes:
 def compile_hash(serde: Serde[Any]) -> Callable[[Any], bytes | None]:
     """Return the function that hashes a left row's value, None for None.
 
-    The hash is taken of what is written. A value before it was written and the same value read again may be written as
-    different bytes (pickled objects are), so what is not plain is hashed as it is written the second time.
+    Values that are not plain, such as pickled objects, may be written in another way once they were read: they are
+    hashed as they are written the second time.
     """
     serialize, deserialize, plain = serde.serialize, serde.deserialize, serde.immutable_types | serde.checked_types
 

@@ -242,9 +242,8 @@ _LEAST, _WIDEST = 8, 60
 class TablePrinter(Operator):
     """Prints each record to the standard output of the process that runs the task: key, columns of the value, time.
 
-    The label and the header come first. They come again when a value has a new column, when a cell is too wide for its
-    column, and after rows of another table, so a row always has its columns above it. `columns` are the ones that are
-    shown; without it, all that come.
+    Label and header come first, and again for a new column, a wider cell, and after rows of another table. `columns`:
+    the ones that are shown; None: all.
     """
 
     _shown: ClassVar[tuple[str, dict[str, int]] | None] = None

@@ -82,14 +82,13 @@ _NEVER = 2**63 - 1
 
 @dataclass(kw_only=True, eq=False)
 class StreamStreamOuterJoin(StreamStreamJoin):
-    """One side of a left or outer join.
+    """One side of a left or outer join; other options as in StreamStreamJoin.
 
-    Unmatched records of a side that `keeps_unmatched` wait in the store `waiting`, under (time, side, key), until the
-    join's own stream time has passed the end of their window and `grace_ms`; then they are forwarded without a value of
-    the other side. Both sides of a join share `waiting`, and the times that are saved with it. The other options are
-    those of StreamStreamJoin. Closed windows are looked for at most once in `emit_interval_ms` of the wall clock. With
-    `keeps_headers`, waiting records keep their headers; else they get the headers of the record that closes their
-    window. Kafka Streams: KStreamKStreamJoin with an outer join store.
+    Unmatched records of a side that `keeps_unmatched` wait in `waiting`, under (time, side, key), until the join's own
+    stream time has passed the end of their window and `grace_ms`; then they are joined with None. Both sides share
+    `waiting`, and its times. Closed windows are looked for once in `emit_interval_ms` of the wall clock at most.
+    `keeps_headers`: waiting records keep their headers; else they get those of the record that closes their window.
+    Kafka Streams: KStreamKStreamJoin.
     """
 
     waiting: str
@@ -314,9 +313,8 @@ def _named(steps: list[Step], name: str) -> Step:
 class StreamStreamSelfJoin(Operator):
     """Forwards what an inner join of a stream with itself does, in the same order, with one store for both sides.
 
-    The record itself is put into the store afterwards. It is joined with itself if the window has its time, and if it
-    is not so late that the store, which keeps `retention_ms`, drops it.
-    Kafka Streams: KStreamKStreamSelfJoin (KIP-862).
+    The record, which is put afterwards, is joined with itself if the window has its time, and if the store, which keeps
+    `retention_ms`, does not drop it. Kafka Streams: KStreamKStreamSelfJoin (KIP-862).
     """
 
     store: str

@@ -205,8 +205,8 @@ _HEAD = Struct(">qqi")
 class Buffered(NamedTuple):
     """The last update of a key: its place in time (ms), timestamp and headers, and new and old value.
 
-    `prior` is the value before the first update that the buffer kept: what the table had when it last let one go, and
-    the old value when it lets the next one go. `old` is the value before the last update; only the saved form has it.
+    `prior` is the value before the first update in the buffer, so the old value of the one that leaves. `old` is the
+    value before the last update; only the saved form has it.
     """
 
     time: int

@@ -172,11 +172,9 @@ class JoinedGetter(ValueGetter):
 class TableJoin(Operator):
     """Joins updates of one table with the other table's rows: `joiner(key, value of this side, value of the other)`.
 
-    `needs_this`, `needs_other`: whether a result needs the row of this table, or of the other one. The result has the
-    timestamp of the later row. `ignores_older`: this table keeps versions, and only its latest ones count (KIP-914).
-
-    `of_related`: one update may reach both sides, one after the other, and the first one finds the other row changed
-    already. So the old result is made of the rows before, and it is deleted where the other row has just gone.
+    `needs_this`, `needs_other`: the rows that a result needs; it has the later timestamp. `ignores_older`: only the
+    latest versions count (KIP-914). `of_related`: one update may reach both sides, so the first finds the other row
+    changed: the old result is made of the rows before, and deleted where the other row has just gone.
     """
 
     joiner: Callable[[Any, Any, Any], Any]
@@ -397,9 +395,8 @@ _NEVER = 2**63 - 1
 class StreamTableDelayedJoin(StreamTableJoin):
     """Joins a record when the stream is `grace_ms` past its time, with the table as of the record's time.
 
-    Until then it waits in the store `waiting`, under (time, key). Only records of the stream that have key and value
-    move this time. A record that is later than the grace is joined at once. Kafka Streams: KStreamKTableJoin with a
-    grace period (KIP-923).
+    Until then it waits in `waiting`, under (time, key). Only records with key and value move this time; one later than
+    the grace is joined at once. Kafka Streams: KStreamKTableJoin with a grace period (KIP-923).
     """
 
     forwards_last = False

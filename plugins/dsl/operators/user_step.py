@@ -32,9 +32,8 @@ _LONGEST = 60
 class UserStep(ProcessorStep):
     """Writes a processor that runs `code`, a class, a function or the name of an installed one.
 
-    Unless it names a store (`saved_with`) or has a name of its own, the engine saves its schedules under the name of
-    `code`, and of several such steps under their numbers: so they stay where they are when a verb in front changes the
-    number in the node's name.
+    Without a store (`saved_with`) or a name of its own, its schedules are saved under the name of `code`, numbered: so
+    a verb in front, which changes the number in the node's name, does not move them.
     """
 
     code: Any = field(kw_only=True)

@@ -86,7 +86,7 @@ class Life:
     watched: Sequence[Process]
     end: Callable[[str], None]
     lease_seconds: float = LEASE_SECONDS
-    has_place: Callable[[], bool] = lambda: True
+    has_place: Callable[[], bool] | None = None
 
     def __post_init__(self) -> None:
         self._lease_now = min(self.lease_seconds, UNUSED_SECONDS)
@@ -122,7 +122,7 @@ class Life:
             if gone is not None:
                 self.end(f"{gone.name} ({gone.pid}) has ended")
                 return
-            if not self.has_place():
+            if self.has_place is not None and not self.has_place():
                 self.end("its socket or its lock file was removed")
                 return
             with self._lock:

@@ -44,9 +44,9 @@ from .windows import SessionWindows, SlidingWindows, TimeWindows
 class Aggregate(UpdatingOperator):
     """An aggregation over a key-value store. Records without key or value are dropped and counted.
 
-    The aggregator may change its argument: the old value that is sent is a copy. An update has the highest timestamp of
-    its records; after an aggregate of None, which deletes the entry, it begins anew. The first update of a key has no
-    old value. Kafka Streams: KStreamAggregate and KStreamReduce.
+    The old value that is sent is a copy, since the aggregator may change its argument. An update has the highest
+    timestamp of its records; after an aggregate of None it begins anew. Kafka Streams: KStreamAggregate and
+    KStreamReduce.
     """
 
     forwards_last = True

@@ -234,9 +234,8 @@ Part = str | Callable[[Any], Any] | None
 class Column:
     """One aggregate of several. Its state begins as None, which also means that nothing was taken.
 
-    `take` gets the state and what is taken of a value, `merge` the states of two sessions, the earlier end first.
-    `result` makes what the table has of the state. A part of None is left out. `remove` gets the state and what was
-    taken of a value before; None: it cannot be undone.
+    `take` gets the state and a part of a value (None is left out), `remove` undoes it (None: it cannot), `merge` gets
+    the states of two sessions, the earlier end first, and `result` makes the table's value.
     """
 
     part: Part

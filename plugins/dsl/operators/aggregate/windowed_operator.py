@@ -39,12 +39,9 @@ Send = Callable[[list[Note], Headers], None]
 class WindowedOperator(UpdatingOperator):
     """An aggregation over windows. Records without a key are dropped and counted.
 
-    With `on_close`, a window is emitted once, when it closes, and updates are not. `idle_ms`: after so long without a
-    record, time goes on with the wall clock. `late_to`: the child that gets records that no window took, and
-    `updates_to` the one that gets all else.
-
-    Windows that close are emitted before the record that closes them is put: the store then still has them, whatever
-    its retention. A record never closes a window that takes it, so the order is that of Kafka Streams.
+    `on_close`: a window is emitted once, when it closes, before the record that closes it is put: the store still has
+    it. `idle_ms`: after so long without a record, time goes on with the wall clock. `late_to`: the child that gets
+    records that no window took, and `updates_to` the one that gets all else.
     """
 
     takes_null_values: ClassVar[bool] = True
@@ -276,9 +273,9 @@ Copy = Callable[[Record, int, Any], None]
 class SlidingAggregate(WindowedOperator):
     """An aggregation over sliding windows. A window of [start, start + difference] has both its ends.
 
-    The stored timestamp of a window is that of its last record. A record at `t` updates the windows around it, and
-    makes up to three: the one that ends at `t`, the one that begins right after it, and the one that begins right after
-    the record before. Those that nothing would be in are not made. Kafka Streams: KStreamSlidingWindowAggregate.
+    A window's timestamp is that of its last record. A record updates the windows around it, and makes those that are
+    not empty of three: the one that ends at it, and those right after it and right after the record before. Kafka
+    Streams: KStreamSlidingWindowAggregate.
     """
 
     takes_null_values: ClassVar[bool] = False

@@ -361,7 +361,7 @@ class Cuts:
     outputs: Collection[str]
     log: Log
     world: World
-    follow: Callable[[], None] = lambda: None
+    follow: Callable[[], None]
 
     def __post_init__(self) -> None:
         self._reads = task_partitions(self.note)
