@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import ClassVar
 
 from ..log import Log
@@ -28,6 +28,13 @@ class LogChangelog(TaskChangelog):
 
     topic_config: ClassVar[Mapping[str, str]]
     """The settings that its topics are created with, as Kafka names them; `cleanup.policy` is `compact`."""
+    last_seen: Callable[[str], float | None] | None = None
+    """Returns how many seconds ago a version was certainly the task's last one; None if that is unknown.
+
+    A process that follows the task sets it before the first call of `restore`. Compaction deletes tombstones after a
+    time (`delete.retention.ms`). Those behind a version are younger than this, so a copy may be caught up although its
+    version is old. An implementation that does not look at it starts such a copy afresh.
+    """
 
     @abstractmethod
     def __init__(self, location: str, application_id: str, task_id: str, *, log: Log, stores: Layout) -> None:

@@ -144,8 +144,8 @@ _FETCHED_BYTES = 4 * 1024 * 1024
 _PATIENCE_SECONDS = 120.0
 _PROGRESS_SECONDS = 5.0
 _TRUSTED_SECONDS = 12 * 3600
-"""An older local copy is rebuilt instead of caught up: tombstones may be deleted already (`delete.retention.ms`, a
-day)."""
+"""A copy whose version was the last one longer ago is rebuilt instead of caught up: tombstones may be deleted already
+(`delete.retention.ms`, a day)."""
 
 
 CONFIG: Mapping[str, str] = {
@@ -288,8 +288,17 @@ class TopicChangelog(LogChangelog):
             place.incarnation == wanted.incarnation
             and place.counter <= wanted.counter
             and place.stores == wanted.stores == self._stores_hash
-            and self._now_ms() / 1000 - place.seconds < _TRUSTED_SECONDS
+            and self._age(have, place, wanted) < _TRUSTED_SECONDS
         )
+
+    def _age(self, have: str, place: _VersionName, wanted: _VersionName) -> float:
+        """Return how many seconds ago a copy's version was the last one: no tombstone behind it is older."""
+        now = self._now_ms() / 1000
+        # The clock here may be behind the task's, as on a machine that was suspended.
+        ahead = max(0.0, wanted.seconds - now)
+        age = now + ahead - place.seconds
+        seen = None if self.last_seen is None else self.last_seen(have)
+        return age if seen is None else min(age, seen + ahead)
 
     def _steps(
         self, target: str, starts: Mapping[str, int], ends: Mapping[str, int], work: Work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock import Application, ManualClock, Processor, Record, Topology, World, key_value_store
 from penstock.errors import ChangelogError, IncompatibleStateError
 from penstock.log import Log
+from penstock.plugins.changelogs.topic import TopicChangelog
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
@@ -22,6 +24,8 @@ from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
+from penstock.store.kept_store import KeptStore
+from penstock.stores.rows.envelope import PLAIN
 from penstock.support.names import changelog_topic
 
 from ..rotation import examples
@@ -325,3 +329,48 @@ def test_a_damaged_entry_is_named(log: Log, tmp_path: Path) -> None:
     with pytest.raises(ChangelogError, match=f"'{topic}', partition 0: the entry of key b'somebody'.*penstock reset"):
         second.run_batch({}, 0)
     second.close()
+
+
+HOUR = 3_600
+AGES = [
+    # hours since the copy's version, since it was seen to be the last one, from the reader's clock to the task's
+    (11, None, 0, True),
+    (13, None, 0, False),
+    (13, 0, 0, True),
+    (13, 11, 0, True),
+    (13, 12, 0, False),
+    (13, 13, 0, False),
+    (11, 13, 0, True),
+    (0, 0, 13, True),
+    (13, 0, 11, True),
+    (13, 0, 13, False),
+    (13, 0, -13, True),
+    (0, None, -13, False),
+]
+
+
+@pytest.mark.parametrize(("age", "seen", "task_is_ahead", "expected"), AGES)
+def test_a_copy_is_caught_up_while_the_topic_has_all_tombstones_behind_it(
+    age: int, seen: int | None, task_is_ahead: int, expected: bool
+) -> None:
+    """Those are younger than the version, and than the time at which it was seen to be the last one."""
+    log, topic = MemoryLog(), changelog_topic("app", "s")
+    log.create_topic(topic, 1, TopicChangelog.topic_config)
+    changelog = TopicChangelog("", "app", "0_0", log=log, stores={"s": KeptStore("memory")})
+    clock = ManualClock(1_000 * HOUR * 1_000)
+    changelog.world = World(clock=clock)
+    versions: list[str] = []
+    for number in range(2):
+        suffix = changelog.version_suffix(versions[-1] if versions else None)
+        versions.append(f"{number:012d}-00000000_00c0ffee{suffix}")
+        for batch in changelog.records({"s": [(b"k", PLAIN + b"%d" % number)]}):
+            log.append(batch)
+        clock.advance(f"{age}h")
+    clock.advance(timedelta(hours=-age - task_is_ahead))  # the last version is of this moment
+    changelog.last_seen = {versions[0]: None if seen is None else seen * HOUR}.get
+    found = changelog.restore(versions[1], versions[0])
+    assert found.base == (versions[0] if expected else None)
+    changelog.last_seen = None
+    assert changelog.restore(versions[1], versions[0]).base == (
+        versions[0] if age < 12 and task_is_ahead >= 0 else None
+    )

@@ -452,3 +452,10 @@ class SomeThousandRecordsAtMost(_Recording):
 class LargeValuesAreCut(_Recording):
     def _change(self, batch: OutputBatch) -> None:
         batch.values = [each and each[:100_000] for each in batch.values]
+
+
+class CatchesUpWhateverWasSeen(TopicChangelog):
+    """A copy of an earlier history, too."""
+
+    def _can_catch_up(self, have: str, wanted: Any) -> bool:
+        return (self.last_seen is not None and self.last_seen(have) == 0) or super()._can_catch_up(have, wanted)

@@ -87,6 +87,7 @@ IN_TOPICS: list[tuple[Any, str, str]] = [
     (planted.GoesWhereKeysGo, "test_records_are_those_of_the_task", "go to partition 1"),
     (planted.SomeThousandRecordsAtMost, "test_any_rows_are_restored", "rows restored|the state at"),
     (planted.LargeValuesAreCut, "test_any_rows_are_restored", "rows restored|the state at"),
+    (planted.CatchesUpWhateverWasSeen, "test_any_age_of_a_copy_leads_to_the_state", "was the last version 0.0 seconds"),
 ]
 
 

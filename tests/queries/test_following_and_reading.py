@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from penstock import Log, StoreUnavailableError, World
+from penstock import Log, ManualClock, StoreUnavailableError, SystemClock, World
 from penstock.client import Client, Store
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries import changes_feed
-from penstock.plugins.state.queries.changes_feed import Subscription
+from penstock.plugins.state.queries.changes_feed import Subscription, token_of
 from penstock.plugins.state.queries.copies import Bounds
 from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
 from penstock.plugins.state.queries.stores import keys_of, subscribed
-from penstock.queries import Queries
+from penstock.queries import ChangesEndedError, Queries
 from penstock.world import ThreadTicker
 
 from ..replicas.every_kind import Writer, application
@@ -28,12 +28,12 @@ from .served import served
 class Followed:
     """A writer, and replicas of its stores; the test makes the passes of their threads, by name."""
 
-    def __init__(self, directory: Path, changelog: str) -> None:
+    def __init__(self, directory: Path, changelog: str, **clocks: Any) -> None:
         self.application = application(directory, changelog, f"local:{directory}/log", store_backend="lmdb")
         self.log: Log = open_log(self.application.settings)
         self.writer = Writer(self.application, self.log)
         self.calls: dict[str, Callable[[], object]] = {}
-        self.queries = Queries.from_changelog(self.application, world=World(ticker=self._ticker))
+        self.queries = Queries.from_changelog(self.application, world=World(ticker=self._ticker, **clocks))
 
     def _ticker(self, name: str, seconds: float, call: Callable[[], object]) -> ThreadTicker:
         self.calls[name] = call
@@ -119,3 +119,54 @@ def test_a_server_that_is_asked_instead_has_what_a_reader_begins_behind(followed
 
 def _values(store: Store) -> list[Any]:
     return [each.value for each in store.entries()]
+
+
+@pytest.mark.parametrize("times", ["connected", "connected again", "away"])
+def test_a_reader_that_follows_an_idle_task_gets_its_next_change(tmp_path: Path, times: str) -> None:
+    """A commit in topics is trusted for twelve hours from when it was seen to be the last one."""
+    clock = ManualClock(SystemClock().now_ms())
+    seconds = lambda: clock.now_ms() / 1000  # noqa: E731
+    with closing(Followed(tmp_path, "topic:", clock=clock, seconds=seconds)) as followed:
+        followed.writer.commit([("a", "0"), ("b", "0")])
+        followed.calls["penstock-replicas"]()
+        reader = followed.subscribed()
+        look = followed.calls["penstock-changes"]
+        look()
+        assert reader.has_begun
+        for _ in range(13):
+            clock.advance("1h")
+            if times != "away":
+                look()
+        if times == "connected again":
+            position, feed = reader.position(), followed.queries.feed
+            feed.remove(reader)
+            look()
+            assert not feed._sources
+            reader = followed.subscribed(token_of(position))
+        followed.writer.commit([("a", "")])
+        look()
+        if times == "away":
+            with pytest.raises(ChangesEndedError) as raised:
+                reader.take()
+            assert raised.value.code == "gap"
+        else:
+            found = [(each["key"], each["value"]) for each in reader.take()]
+            # What was committed last before a position may come again.
+            assert found == [("a", None), ("b", "0")][: 2 if times == "connected again" else 1]
+
+
+def test_a_new_reader_of_an_idle_task_gets_its_next_change_once(tmp_path: Path) -> None:
+    """Not the one before, which the topic shows again."""
+    clock = ManualClock(SystemClock().now_ms())
+    with closing(Followed(tmp_path, "topic:", clock=clock)) as followed:
+        followed.writer.commit([("a", "0")])
+        clock.advance("13h")
+        followed.calls["penstock-replicas"]()
+        reader = followed.subscribed()
+        look = followed.calls["penstock-changes"]
+        look()
+        assert reader.has_begun
+        followed.writer.commit([("b", "1")])
+        look()
+        assert [(each["key"], each["value"]) for each in reader.take()] == [("b", "1")]
+        assert reader.take() == ()

@@ -40,6 +40,7 @@ from penstock.store.kept_store import Layout
 from penstock.support.names import did_you_mean
 from penstock.support.private_files import make_private_directory, write_private_text
 
+from .last_seen import LastSeen
 from .state_reader import Portion, Row
 
 _log = logging.getLogger("penstock.replicas")
@@ -57,7 +58,7 @@ class Replica:
     log nor changelog: the task does not notice it. Its content is that of one committed version, `version`, or it shows
     none. It continues where it was after a restart of its process. `application` gives the id and the settings; which
     stores the task has, the log says. `stores`: only these. It waits up to `lock_seconds` for another user of the
-    directory.
+    directory. `last_seen`: what objects before it in this process have seen of the task.
 
     One process has a directory open, and one thread calls all methods but those of `opening`. Raises ConfigError for a
     task or a store that the application did not save, StoreError for a directory that cannot be written or is in use,
@@ -74,6 +75,7 @@ class Replica:
         stores: Collection[str] | None = None,
         world: World | None = None,
         lock_seconds: float = 10.0,
+        last_seen: LastSeen | None = None,
     ) -> None:
         self.task = task
         self.opening = Stretch(f"the replica of task {task}")
@@ -85,6 +87,7 @@ class Replica:
         self._directory = directory
         self._chosen = None if stores is None else frozenset(stores)
         self._world = world or World()
+        self._last_seen = last_seen or LastSeen(self._world)
         self._where = f"application {application.id!r}, replica of task {task}"
         self._backends: Backends | None = None
         self._restored = 0
@@ -227,11 +230,14 @@ class Replica:
         )
 
     def _last_commit(self) -> Commit | None:
-        try:
+        def ask() -> Commit | None:
             return self._log.last_commit(self._application.id, self.task, self._saved.partitions)
+
+        try:
+            return self._last_seen.ask(ask)
         except UnknownTopicError:
             self._follow_program(None)
-            return self._log.last_commit(self._application.id, self.task, self._saved.partitions)
+            return self._last_seen.ask(ask)
 
     def _is_last(self, version: str) -> bool:
         commit = self._last_commit()
@@ -293,7 +299,9 @@ class Replica:
         every = {name: kept for name, kept in saved.layouts.now.items() if kept.logged}
         found = open_changelog(settings, self._application.id, self.task, self._log, every)
         found.world, found.beside_writer = self._world, True
-        changelog = LogHistory(found, self._is_last) if isinstance(found, LogChangelog) else found
+        changelog: TaskChangelog = found
+        if isinstance(found, LogChangelog):
+            changelog = LogHistory(found, self._is_last, self._last_seen)
         self._backends = Backends(self._directory, self._layouts, changelog, self._where, self.task, self._world)
         is_ours = self._is_ours()
         self._backends.open_as_found(Coverage(self._layouts, ""))
@@ -394,10 +402,11 @@ class LogHistory(TaskChangelog):
     The log compacts the topics at any time. So a copy is at `target` only if `is_last` says that the task has made no
     later commit once everything was read. Otherwise `steps` raises OvertakenError, and the next `restore` reads on from
     there; what was read waits in memory. What is too much for that is written, and the name of the copy begins with
-    `_BEHIND`: it may be read on, and shows no version.
+    `_BEHIND`: it may be read on, and shows no version. `last_seen`: noted wherever the task's last commit is asked for.
     """
 
-    def __init__(self, below: LogChangelog, is_last: Callable[[str], bool]) -> None:
+    def __init__(self, below: LogChangelog, is_last: Callable[[str], bool], last_seen: LastSeen) -> None:
+        below.last_seen = last_seen.seconds_ago
         self._below = below
         self._is_last = is_last
         self._kept: _Kept | None = None

@@ -21,6 +21,7 @@ from penstock import (
 from penstock.plugins.engine.program.saved_program import saved_tasks
 from penstock.plugins.engine.task.locations import Places
 
+from .last_seen import LastSeen
 from .replica import Replica
 from .settings import STANDBY_LISTENER
 
@@ -170,6 +171,7 @@ class _Copy:
         self._directory = directory
         self._world = world
         self._replica: Replica | None = None
+        self._last_seen = LastSeen(world)
         self._restored = self._before = 0
         self._version: str | None = None
         self._behind: int | None = None
@@ -201,8 +203,9 @@ class _Copy:
                 return
             if self._replica is None:
                 self._replica = Replica(
-                    self._application, self._task, self._log, self._directory, world=self._world, lock_seconds=0
-                )
+                    self._application, self._task, self._log, self._directory, world=self._world, lock_seconds=0,
+                    last_seen=self._last_seen,
+                )  # fmt: skip
                 self.state, self._before = RESTORING, self._restored
                 self._tell(RestorePhase.START)
             is_current = self._follow(self._replica)

@@ -40,6 +40,7 @@ from penstock.plugins.state.copies.contents import (
     key_serde,
     store_over,
 )
+from penstock.plugins.state.copies.last_seen import LastSeen
 from penstock.plugins.state.copies.replica import LogHistory, OvertakenError
 from penstock.store import Change as Row
 from penstock.store import Changes
@@ -332,6 +333,7 @@ class ChangesFeed:
         self._seconds = copies.world.seconds
         self._subscriptions: list[Subscription] = []
         self._sources: dict[str, _Source] = {}
+        self._last_seen: dict[str, LastSeen] = {}
         self._lock = threading.Lock()
         self._has_closed = False
         self._repeats = Repeats(copies.world.clock.now_ms)
@@ -394,7 +396,7 @@ class ChangesFeed:
             return
         for _ in range(_TRIES):
             self._resume(source, subscriptions)
-            commit = self._copies.last_commit(source.task)
+            commit = self._last_commit(source.task)
             version = None if commit is None else commit.version
             by_version: dict[str | None, list[Subscription]] = {}
             for each in subscriptions:
@@ -454,12 +456,18 @@ class ChangesFeed:
         history = open_changelog(self._application.settings, self._application.id, task, self._copies.log, stores)
         history.world, history.beside_writer = self._copies.world, True
         if isinstance(history, LogChangelog):
-            history = LogHistory(history, lambda version: self._is_last(saved, version))
+            history = LogHistory(history, lambda version: self._is_last(saved, version), self._last_seen_of(task))
         self._sources[task] = _Source(saved, history)
         return self._sources[task]
 
+    def _last_seen_of(self, task: str) -> LastSeen:
+        return self._last_seen.setdefault(task, LastSeen(self._copies.world))
+
+    def _last_commit(self, task: SavedTask) -> Commit | None:
+        return self._last_seen_of(task.id).ask(lambda: self._copies.last_commit(task))
+
     def _is_last(self, task: SavedTask, version: str) -> bool:
-        commit = self._copies.last_commit(task)
+        commit = self._last_commit(task)
         return commit is not None and commit.version == version
 
     def _read(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from random import Random
 from typing import ClassVar
 
@@ -138,6 +138,23 @@ class LogChangelogContract:
                 _Task(self, log, have=have, known={before.version: before.state}).state, {"counts": {b"b": wrap(b"2")}}
             )
 
+    def test_any_age_of_a_copy_leads_to_the_state(self) -> None:
+        """Whatever `last_seen` answers. It is of a version alone: a copy of an earlier history is not caught up."""
+        log = self._prepared()
+        before = _Task(self, log)
+        before.commit({"counts": [(b"a", wrap(b"1"))]})
+        topics = [TopicPartition(self.changelog.topic_of(_APPLICATION, store), 1) for store in _STORES]
+        log.set_positions(_APPLICATION, {_INPUT: 0, **log.end_offsets(topics)})
+        task = _Task(self, log)
+        task.commit({"counts": [(b"b", wrap(b"2")), (b"c", wrap(b"3"))]})
+        known = {before.version: before.state, task.version: task.state}
+        task.commit({"counts": [(b"b", None), (b"d", wrap(b"4"))]})
+        for seconds in (None, 0.0, 1e3, 1e8):
+            for have in (None, *known):
+                found = _Task(self, log, have=have, known=known, last_seen=lambda _: seconds)  # noqa: B023
+                what = f"the state for a copy at {have} that was the last version {seconds} seconds ago"
+                expect(found.state, {"counts": {b"c": wrap(b"3"), b"d": wrap(b"4")}}, what)
+
     def test_lost_records_are_an_error(self) -> None:
         """A task never starts without a part of its state."""
         log = self._prepared()
@@ -186,9 +203,11 @@ class _Task:
         task_id: str = _TASK,
         have: str | None = None,
         known: Mapping[str, State] = {},
+        last_seen: Callable[[str], float | None] | None = None,
     ) -> None:
         self.committer = log.open_committer(application_id, task_id, [_INPUT])
         self.changelog = contract.changelog("", application_id, task_id, log=log, stores=_STORES)
+        self.changelog.last_seen = last_seen
         self.version = ""
         self.state: State = {}
         last = self.committer.committed
