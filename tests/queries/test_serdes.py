@@ -222,8 +222,21 @@ def test_a_program_with_another_kind_of_store_follows_nothing(tmp_path: Path, ch
                 queries.store("kept").changes() as made,
             ):
                 next(made)
+            ended: list[Any] = []
+            reader = threading.Thread(target=lambda: ended.append(_error_of_reader(queries)), daemon=True)  # noqa: B023
+            reader.start()
+            reader.join(10)
+            assert [type(each) for each in ended] == [ConfigError] and "as one of kind 'key_value'" in str(ended[0])
             status, answer = ask(url, "/v1/stores/kept/changes", given={"wait": "20000"})
             assert status == 400 and "give the program that ran last" in answer["error"]["message"]
+
+
+def _error_of_reader(queries: Queries) -> Any:
+    try:
+        with queries.store("kept").changes() as changes:
+            return next(changes)
+    except PenstockError as error:
+        return error
 
 
 def test_a_program_that_adds_a_ttl_is_asked_once_it_has_run(tmp_path: Path) -> None:
