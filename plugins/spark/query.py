@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from penstock import IncompatibleStateError, Log, PenstockError, Settings
+from penstock import IncompatibleStateError, Lease, Log, PenstockError, Settings
 from penstock.plugins.engine.host import claims
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
 from penstock.plugins.engine.host.claims import Claims, SlotLayout
@@ -68,7 +68,7 @@ class ApplicationQuery(Query):
     `control` is what its source reads; `poll` returns what its workers report. With `clock_ms` and `step` the caller
     sets the source's clock and steps (see Control). `is_continuous`: hosts work on their own, and batches only renew
     their leases. `repeats` writes log lines that may come again and again; it outlives the query. `server`: the URL of
-    the driver's server of queries; on a cluster each machine has one as well then.
+    the driver's server of queries; on a cluster each machine has one as well then, which are noted under `lease`.
     """
 
     def __init__(
@@ -83,6 +83,7 @@ class ApplicationQuery(Query):
         step: int | None = None,
         is_continuous: bool = False,
         server: str | None = None,
+        lease: Lease | None = None,
     ) -> None:
         self.is_continuous = is_continuous
         self._server = server
@@ -117,8 +118,8 @@ class ApplicationQuery(Query):
         )
         self._shared_layout = self._layout if is_cluster(session.sparkContext.master) else None
         self._noted_servers: NotedServers | None = None
-        if server is not None and self._shared_layout is not None:
-            self._noted_servers = NotedServers(application.id, log, server, self._by_slot)
+        if server is not None and lease is not None and self._shared_layout is not None:
+            self._noted_servers = NotedServers(application.id, lease, server, self._by_slot)
         self._beats: Beats | None = None
         if is_continuous and step is None:
             self._beats = Beats(log, application.id, self._layout, repeats, is_host=self.slots.is_host)

@@ -78,9 +78,8 @@ class RunningApplication(OpenApplication):
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
-        return ApplicationQuery(
-            self.session, self.prepared, self.log, self._late, self.repeats, server=self.server, **options
-        )
+        given = {"server": self.server, "lease": self.lease, **options}
+        return ApplicationQuery(self.session, self.prepared, self.log, self._late, self.repeats, **given)
 
 
 def local_changelog(settings: Settings, master: str) -> str | None:

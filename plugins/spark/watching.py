@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
-from penstock import Log, LogError
+from penstock import Lease, Log, LogError
 from penstock.plugins.engine.host.claims import SlotLayout
 from penstock.plugins.engine.host.continuous_engine import HeartbeatReader
 from penstock.plugins.engine.host.executor_identity import host_name
@@ -116,12 +116,13 @@ class Beats:
 class NotedServers:
     """The note of one query; the run takes it back.
 
-    `own`: the URL of the driver's server, which has replicas. `tasks`: task ids by slot.
+    `own`: the URL of the driver's server, which has replicas. `tasks`: task ids by slot. It is written under the run's
+    lease.
     """
 
-    def __init__(self, application_id: str, log: Log, own: str, tasks: Mapping[int, Sequence[str]]) -> None:
+    def __init__(self, application_id: str, lease: Lease, own: str, tasks: Mapping[int, Sequence[str]]) -> None:
         self._application_id = application_id
-        self._log = log
+        self._lease = lease
         self._own = TaskServer(own, socket.gethostname())
         self._tasks = tasks
         self._noted: list[TaskServer] = []
@@ -136,7 +137,7 @@ class NotedServers:
         if servers == self._noted:
             return
         try:
-            note_task_servers(self._application_id, self._log, servers)
+            note_task_servers(self._application_id, self._lease, servers)
             self._noted = servers
         except LogError as error:  # the next batch tries again; servers that do not answer are left alone
             _log.debug("the servers of queries could not be noted: %s", error)

@@ -31,6 +31,7 @@ from penstock.plugins.state.queries.http.server import ServerOptions
 from penstock.plugins.state.queries.machine_server import MachineServer, MachineServerCargo
 from penstock.plugins.state.queries.noted_servers import TaskServer, noted_server, task_servers
 
+from ..leases import brief_lease
 from ..processes import is_alive
 from ..queries.served import ask
 from ..spark import apps
@@ -128,7 +129,7 @@ def test_the_first_batch_says_where_the_server_is(surroundings: Surroundings) ->
         assert value_of(message.server, "a") == 2
         slots = Slots({0: list(tasks), 1: []})
         slots.take(SlotMessage.from_json(message.to_json()))
-        noted = NotedServers("app", surroundings.log, "http://driver:1", {0: list(tasks), 1: []})
+        noted = NotedServers("app", brief_lease(surroundings.log), "http://driver:1", {0: list(tasks), 1: []})
         noted.write(slots)
         own = TaskServer("http://driver:1", socket.gethostname())
         beside = TaskServer(message.server, "here", tuple(tasks))
@@ -136,7 +137,7 @@ def test_the_first_batch_says_where_the_server_is(surroundings: Surroundings) ->
         slots.move([0])
         noted.write(slots)
         assert task_servers("app", surroundings.log) == [own]
-        with noted_server(application, surroundings.log):
+        with noted_server(application, surroundings.log, brief_lease(surroundings.log)):
             assert task_servers("app", surroundings.log) == [], "they are of a run that was killed"
     finally:
         engine.close()

@@ -5,19 +5,26 @@ from __future__ import annotations
 import http.client
 import socket
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
 
-from penstock import Application, ConfigError, StoreUnavailableError, TopicPartition, run
+from penstock import Application, ConfigError, FencedError, StoreUnavailableError, TopicPartition, run
 from penstock.client import Client, QueryError
 from penstock.plugins.state.queries.http.forwarding import FORWARDED
-from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
+from penstock.plugins.state.queries.noted_servers import (
+    TaskServer,
+    active_server,
+    note_task_servers,
+    noted_server,
+    task_servers,
+)
 from penstock.queries import Queries
 
+from ..leases import brief_lease
 from ..spark import apps
 from ..spark.surroundings import Surroundings
 from ..waiting import wait_until
@@ -194,3 +201,20 @@ def test_a_server_of_another_application_has_the_address_now(surroundings: Surro
 def test_the_setting_is_checked_at_the_start(surroundings: Surroundings, wrong: str) -> None:
     with pytest.raises(ConfigError, match=f"setting 'application_server' '{wrong}': expected HOST:PORT"):
         run(on("one", surroundings, application_server=wrong)[0], "available_now")
+
+
+def test_a_frozen_run_leaves_the_note_of_its_successor(surroundings: Surroundings) -> None:
+    """It wakes without its lease, and ends: others went on to ask nobody, until the successor was started again."""
+    (first, _), (second, two) = on("one", surroundings), on("two", surroundings)
+    log = surroundings.log
+    with ExitStack() as successor:
+        with noted_server(first, log, brief_lease(log)):
+            lease = log.lease("app", "the successor", 60_000)
+            successor.callback(lease.release)
+            successor.enter_context(noted_server(second, log, lease))
+            note_task_servers("app", lease, [beside := TaskServer("http://machine:1", "machine", ("0_0",))])
+        assert active_server(first, log) == two
+        assert task_servers("app", log) == [beside]
+    assert active_server(first, log) is None and task_servers("app", log) == []
+    with pytest.raises(FencedError), noted_server(first, log, lease):
+        pass

@@ -30,6 +30,10 @@ from penstock import (
     Windowed,
     default_partitioner,
     key_value_store,
+    lru_map,
+    session_store,
+    versioned_store,
+    window_store,
 )
 from penstock.client import Client
 from penstock.plugins.dsl import TimeWindowedSerde
@@ -194,6 +198,61 @@ def test_a_program_with_another_serde_than_the_last_one_is_refused(tmp_path: Pat
             with served(queries) as url:
                 status, answer = ask(url, "/v1/stores/kept/get", given={"key": "a"})
                 assert (status, answer["error"]["code"]) == (409, "not_readable")
+                status, answer = ask(url, "/v1/stores/kept/changes", given={"wait": "20000"})
+                assert (status, answer["error"]["code"]) == (409, "not_readable")
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+@pytest.mark.parametrize("declare", [window_store, session_store, versioned_store, lru_map])
+def test_a_program_with_another_kind_of_store_follows_nothing(tmp_path: Path, changelog: str, declare: Any) -> None:
+    """Its readers waited for ever: rows of another kind have none of their keys, and the position went on over them."""
+    before = application(tmp_path, "str", "str", "int", changelog=changelog)
+    keep(before, "a")
+    sizes = {window_store: {"retention": "1h", "window_size": "1s"}, session_store: {"retention": "1h"}}
+    given = {versioned_store: {"history_retention": "1h"}, lru_map: {"max_entries": 3}, **sizes}[declare]
+    topology = Topology().add_source("in", "in", key_serde="str")
+    topology.add_processor("keep", Keep, "in", stores=[declare("kept", key_serde="str", value_serde="int", **given)])
+    other = Application(
+        "app", topology, **{each: getattr(before.settings, each) for each in ("log", "changelog", "data_dir")}
+    )
+    for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+        with open_queries(other) as queries, served(queries) as url:
+            with (
+                pytest.raises(ConfigError, match="as one of kind 'key_value'"),
+                queries.store("kept").changes() as made,
+            ):
+                next(made)
+            ended: list[Any] = []
+            reader = threading.Thread(target=lambda: ended.append(_error_of_reader(queries)), daemon=True)  # noqa: B023
+            reader.start()
+            reader.join(10)
+            assert [type(each) for each in ended] == [ConfigError] and "as one of kind 'key_value'" in str(ended[0])
+            status, answer = ask(url, "/v1/stores/kept/changes", given={"wait": "20000"})
+            assert status == 400 and "give the program that ran last" in answer["error"]["message"]
+
+
+def _error_of_reader(queries: Queries) -> Any:
+    try:
+        with queries.store("kept").changes() as changes:
+            return next(changes)
+    except PenstockError as error:
+        return error
+
+
+def test_a_program_that_adds_a_ttl_is_asked_once_it_has_run(tmp_path: Path) -> None:
+    """The error was that of an index that is not there."""
+    keep(application(tmp_path, "str", "str", "int"), "a")
+    topology = Topology().add_source("in", "in", key_serde="str")
+    store = key_value_store("kept", key_serde="str", value_serde="int", ttl="1h")
+    topology.add_processor("keep", Keep, "in", stores=[store])
+    after = Application("app", topology, log=f"local:{tmp_path}/log", data_dir=str(tmp_path))
+    for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+        with open_queries(after) as queries, pytest.raises(ConfigError, match="give the program that ran last, until"):
+            queries.store("kept", wait="1m").get("a")
+    keep(after, "b")
+    for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+        with open_queries(after) as queries:
+            assert queries.store("kept", wait="1m").get_many(["a", "b"]) == [1000, 1000]
 
 
 KEY = '{"type": "record", "name": "Key", "fields": [{"name": "id", "type": "string"}]}'

@@ -154,6 +154,25 @@ def open_store(application: Application, replica: Replica, store: StoreBuilder) 
     return store_over(application, replica.saved, store, kept, backend, replica.commit)
 
 
+def check_declared(application: Application, task: SavedTask, store: StoreBuilder, kept: KeptStore) -> None:
+    """Raise ConfigError if a store was saved as one of another kind than declared, or without the index that it needs.
+
+    Raises as `SavedTask.check_serdes`, too.
+    """
+    kind = store.kind if isinstance(store, StoreSpec) else "key_value"
+    if kind != kept.kind:
+        raise ConfigError(
+            f"store {store.name!r} of application {application.id!r} was saved as one of kind {kept.kind!r}, and the "
+            f"program declares it as {kind!r}: give the program that ran last"
+        )
+    if (store.traits.expires or store.traits.is_indexed) and not kept.has_index:
+        raise ConfigError(
+            f"store {store.name!r} of application {application.id!r} was saved without a ttl, and the program declares "
+            "one: give the program that ran last, until this one has run"
+        )
+    task.check_serdes(store.name, reading_serdes(application, store))
+
+
 def store_over(
     application: Application,
     task: SavedTask,
@@ -165,16 +184,10 @@ def store_over(
 ) -> StateStore:
     """Return a store of a task, to be read, over a backend with its rows; close it afterwards.
 
-    Rows have expired by the clocks of the task at `commit`, or by `now_ms` if that is later. Raises ConfigError if the
-    store was saved as one of another kind, and as `SavedTask.check_serdes`.
+    Rows have expired by the clocks of the task at `commit`, or by `now_ms` if that is later. Raises as
+    `check_declared`.
     """
-    kind = store.kind if isinstance(store, StoreSpec) else "key_value"
-    if kind != kept.kind:
-        raise ConfigError(
-            f"store {store.name!r} of application {application.id!r} was saved as one of kind {kept.kind!r}, and the "
-            f"program declares it as {kind!r}: give the program that ran last"
-        )
-    task.check_serdes(store.name, reading_serdes(application, store))
+    check_declared(application, task, store, kept)
     settings = application.settings
     saved = json.loads(commit.engine_state) if commit is not None and commit.engine_state else {}
     stream_time, wall_clock = saved.get("stream", -1), saved.get("wall", 0)

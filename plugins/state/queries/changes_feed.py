@@ -35,6 +35,7 @@ from penstock.plugins.state.copies.contents import (
     KINDS_OF_TIMES,
     Entry,
     changed_entries,
+    check_declared,
     declared_store,
     entries_of,
     key_serde,
@@ -280,12 +281,14 @@ class _Source:
 
     `rows`: by version, the rows that were read last up to it. A changelog in topics shows some of them again to those
     who read on from there. `paused`: what is not read to its end yet.
+    `checked`: the stores that were compared with the program here, and why they cannot be read.
     """
 
     task: SavedTask
     history: TaskChangelog
     rows: dict[str | None, _Rows] = field(default_factory=dict)
     paused: list[_Reading] = field(default_factory=list)
+    checked: dict[str, PenstockError | None] = field(default_factory=dict)
 
     def steps(self, plan: Restore) -> Iterator[tuple[Changes, str]]:
         """Yield the steps of a plan that begins at its base, without what has been there before."""
@@ -394,6 +397,7 @@ class ChangesFeed:
         source = self._source(task, subscriptions)
         if source is None:
             return
+        subscriptions = self._fitting(source, subscriptions)
         for _ in range(_TRIES):
             self._resume(source, subscriptions)
             commit = self._last_commit(source.task)
@@ -424,6 +428,27 @@ class ChangesFeed:
                 return
             except OvertakenError:
                 continue
+
+    def _fitting(self, source: _Source, subscriptions: Sequence[Subscription]) -> Sequence[Subscription]:
+        """End readers of a store that the program here declares otherwise than it was saved; return the others.
+
+        Rows of another kind have no key that is wanted: their changes would be passed over without a word.
+        """
+        for each in subscriptions:
+            if each.store not in source.checked:
+                source.checked[each.store] = self._refusal(each.store, source.task)
+            if (error := source.checked[each.store]) is not None:
+                each.end(error)
+        return [each for each in subscriptions if source.checked[each.store] is None]
+
+    def _refusal(self, store: str, task: SavedTask) -> PenstockError | None:
+        kept = task.layouts.now.get(store)  # None: it comes when the program with it runs
+        try:
+            if kept is not None:
+                check_declared(self._application, task, declared_store(self._application, store)[1], kept)
+        except PenstockError as error:
+            return error
+        return None
 
     def _begin(self, task: SavedTask, subscription: Subscription) -> None:
         """Let a new reader follow a task, once the copy here has the commit to begin at: it reads the store next.

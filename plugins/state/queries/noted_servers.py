@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
-from penstock import Application, ConfigError, Log, LogError
+from penstock import Application, ConfigError, Lease, Log, LogError
 from penstock.plugins.engine.task import notes
 
 from .settings import APPLICATION_SERVER
@@ -37,28 +37,29 @@ def active_server(application: Application, log: Log) -> str | None:
 
 
 @contextmanager
-def noted_server(application: Application, log: Log) -> Iterator[None]:
+def noted_server(application: Application, log: Log, lease: Lease) -> Iterator[None]:
     """Note the server of this machine for the block, in which the caller has the application's lease.
 
-    Servers beside tasks that are noted at its beginning, by a run that was killed, or at its end are taken back.
+    Servers beside tasks that are noted at its beginning, by a run that was killed, or at its end are taken back. Where
+    the lease was lost, what is noted at the end is of the next run, and stays.
     """
     own = own_server(application)
     before = active_server(application, log)
     if own != before:
-        notes.APPLICATION_SERVER.write(application.id, log, own or "")
-    _take_back_task_servers(application, log)
+        notes.APPLICATION_SERVER.write(application.id, lease, own or "")
+    _take_back_task_servers(application, log, lease)
     try:
         yield
     finally:
         with suppress(LogError):  # others find out when they ask it
             if own is not None:
-                notes.APPLICATION_SERVER.take_back(application.id, log)
-            _take_back_task_servers(application, log)
+                notes.APPLICATION_SERVER.take_back(application.id, lease)
+            _take_back_task_servers(application, log, lease)
 
 
-def _take_back_task_servers(application: Application, log: Log) -> None:
+def _take_back_task_servers(application: Application, log: Log, lease: Lease) -> None:
     if task_servers(application.id, log):
-        note_task_servers(application.id, log, [])
+        note_task_servers(application.id, lease, [])
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,11 @@ class TaskServer:
         return self.machine == socket.gethostname() or not is_loopback(urlsplit(self.url).hostname or "")
 
 
-def note_task_servers(application_id: str, log: Log, servers: Sequence[TaskServer]) -> None:
-    """Note the servers of a run in the log; the caller has the application's lease. Raises LogError."""
+def note_task_servers(application_id: str, log: Log | Lease, servers: Sequence[TaskServer]) -> None:
+    """Note the servers of a run in the log. Raises LogError.
+
+    A run gives its lease: once that was lost, FencedError is raised, and the servers of the next run stay noted.
+    """
     if servers:
         notes.TASK_SERVERS.write(application_id, log, [asdict(each) for each in servers])
     else:

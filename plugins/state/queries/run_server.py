@@ -145,7 +145,7 @@ class RunServer(Companion):
                     running.application, has_tasks_here=self.run.has_tasks_here, name=running.machine
                 )
                 running.server = stack.enter_context(serving)
-            stack.enter_context(noted_server(running.application, running.log))
+            stack.enter_context(noted_server(running.application, running.log, running.lease))
             yield
 
     @classmethod
