@@ -78,7 +78,7 @@ class RunningApplication(OpenApplication):
 
     def query(self, **options: Any) -> ApplicationQuery:
         """Return a new query, not started."""
-        given = {"server": self.server, "lease": self.lease, **options}
+        given: dict[str, Any] = {"server": self.server, "lease": self.lease, **options}
         return ApplicationQuery(self.session, self.prepared, self.log, self._late, self.repeats, **given)
 
 
