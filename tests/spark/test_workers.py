@@ -55,6 +55,7 @@ import sys
 from penstock.plugins.spark import worker
 assert "pyarrow" not in sys.modules
 worker.use_system_allocator()
+assert "pyarrow" not in sys.modules  # set_memory_pool would be for what Python asks for alone
 import pyarrow
 print(pyarrow.default_memory_pool().backend_name)
 """
