@@ -21,7 +21,7 @@ from penstock.client import AsyncClient, Client, Entry, QueryError
 from penstock.plugins.changelogs import topic
 from penstock.plugins.state.copies import replica
 from penstock.plugins.state.copies.contents import LATEST
-from penstock.plugins.state.queries import changes_feed
+from penstock.plugins.state.queries import changes_feed, subscription
 from penstock.plugins.state.queries import stores as in_process
 from penstock.queries import Changes, ChangesEndedError
 
@@ -240,7 +240,7 @@ def test_a_close_just_before_it_waits_ends_it(asked: Asked) -> None:
 
 
 def test_changes_of_one_task_do_not_end_the_wait_for_others(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    class LateInOneTask(changes_feed.Subscription):
+    class LateInOneTask(subscription.Subscription):
         looks = 0
 
         @property
@@ -268,17 +268,17 @@ def test_what_cannot_be_followed_is_named(asked: Asked) -> None:
     with pytest.raises(ConfigError, match=r"store 'plain': its key serde refuses a key"):
         store.changes(3)
     for position in ({"0_0": "000000000007-00000000_00c0ffee"}, {"0_7": None}, {}):
-        after = changes_feed.token_of(position)
+        after = subscription.token_of(position)
         with store.changes(after=after) as changes, pytest.raises(ChangesEndedError, match="store again") as gap:
             next(changes)
         assert gap.value.code == "gap"
 
 
 def test_a_slow_reader_is_cut_and_continues(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(changes_feed, "MOST_WAITING_BYTES", 1_000)
+    monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 1_000)
     asked.writer.commit([("a", "0")])
     with asked.here.store("plain").changes("a") as changes:
-        reader: changes_feed.Subscription = changes._subscription
+        reader: subscription.Subscription = changes._subscription
         number = 0
 
         def is_cut() -> bool:
@@ -293,7 +293,7 @@ def test_a_slow_reader_is_cut_and_continues(asked: Asked, monkeypatch: pytest.Mo
             list(changes)
         assert slow.value.code == "slow" and waits <= 1_000 + 300, "a portion more than may wait"
         assert changes.position != begun, "it got what waited: a reader that takes nothing would never get on"
-    monkeypatch.setattr(changes_feed, "MOST_WAITING_BYTES", 1_000_000)
+    monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 1_000_000)
     with asked.here.store("plain").changes("a", after=changes.position) as again:
         assert next(value for _, value in again if value == str(number)) == str(number)
 
@@ -304,7 +304,7 @@ def test_a_reader_gets_beyond_a_version_of_many_parts(
     asked: Asked, readers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It was cut within the version, each time, and began with it again without end."""
-    monkeypatch.setattr(changes_feed, "MOST_WAITING_BYTES", 1_000)
+    monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 1_000)
     monkeypatch.setattr(topic, "_FETCHED_BYTES", 500)
     monkeypatch.setattr(replica, "_PORTION_BYTES", 3_000)
     asked.writer.commit([("a", "0")])
@@ -391,7 +391,7 @@ def test_events(asked: Asked) -> None:
         next(again)
         assert next(again)[1] == 'data: {"key":"a","value":"***","timestamp":15}'
         again.close()
-        gone = _events(place, "/v1/stores/plain/changes", changes_feed.token_of({"0_0": "000000000007-0_00c0ffee"}))
+        gone = _events(place, "/v1/stores/plain/changes", subscription.token_of({"0_0": "000000000007-0_00c0ffee"}))
         assert next(gone)[0] == "event: begin"
         assert '"code":"gap"' in next(gone)[1]
         assert list(gone) == []
@@ -473,7 +473,7 @@ def test_a_reader_with_a_position_that_nobody_gave_out_stops_no_other(asked: Ask
     with asked.here.store("plain").changes() as changes:
         for number, version in enumerate(WRONG, 1):
             with pytest.raises((ConfigError, ChangesEndedError)):
-                next(asked.here.store("plain").changes(after=changes_feed.token_of({"0_0": version})))
+                next(asked.here.store("plain").changes(after=subscription.token_of({"0_0": version})))
             asked.writer.commit([("a", str(number))])
             assert next(changes) == ("a", str(number)), version
 
@@ -489,7 +489,7 @@ def test_a_reader_whose_history_cannot_be_read_stops_no_other(asked: Asked, monk
         read(feed, source, have, *given)
 
     monkeypatch.setattr(changes_feed.ChangesFeed, "_read", reads)
-    after = changes_feed.token_of({"0_0": unreadable})
+    after = subscription.token_of({"0_0": unreadable})
     with asked.here.store("plain").changes(after=after), asked.here.store("plain").changes() as changes:
         asked.writer.commit([("a", "1")])
         assert next(changes) == ("a", "1")

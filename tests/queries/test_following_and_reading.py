@@ -14,10 +14,10 @@ from penstock import Log, ManualClock, StoreUnavailableError, SystemClock, World
 from penstock.client import Client, Store
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries import changes_feed
-from penstock.plugins.state.queries.changes_feed import Subscription, token_of
 from penstock.plugins.state.queries.copies import Bounds
 from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
 from penstock.plugins.state.queries.stores import keys_of, subscribed
+from penstock.plugins.state.queries.subscription import Subscription, token_of
 from penstock.queries import ChangesEndedError, Queries
 from penstock.world import ThreadTicker
 

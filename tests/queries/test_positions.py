@@ -12,10 +12,10 @@ import pytest
 from penstock import World, run
 from penstock.client import Client, QueryError
 from penstock.plugins.engine.task.locations import open_log
-from penstock.plugins.state.queries import changes_feed
-from penstock.plugins.state.queries.changes_feed import Subscription, token_of
+from penstock.plugins.state.queries import subscription
 from penstock.plugins.state.queries.copies import Bounds
 from penstock.plugins.state.queries.stores import keys_of, subscribed
+from penstock.plugins.state.queries.subscription import Subscription, token_of
 from penstock.plugins.state.transfer.reshard import plan_reshard, reshard
 from penstock.queries import ChangesEndedError, Queries
 from penstock.world import ThreadTicker
@@ -42,7 +42,7 @@ def test_who_breaks_off_within_the_first_parts_is_told(tmp_path: Path, monkeypat
         calls["penstock-changes"]()
         return made
 
-    monkeypatch.setattr(changes_feed, "MOST_WAITING_BYTES", 100)
+    monkeypatch.setattr(subscription, "MOST_WAITING_BYTES", 100)
     made = application(tmp_path, "directory:changelog?chunk_bytes=100", f"local:{tmp_path}/log", store_backend="lmdb")
     with closing(open_log(made.settings)) as log:
         writer = Writer(made, log)

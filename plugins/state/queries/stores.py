@@ -38,8 +38,9 @@ from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, KeyTas
 from penstock.stores.kinds.row_keys import key_in_row
 from penstock.stores.rows.scan import Scan
 
-from .changes_feed import ChangesFeed, Keys, Subscription, gap_error, position_of, token_of
+from .changes_feed import ChangesFeed
 from .copies import Bounds, Copies, Snapshot, ViewBackend, WouldWait, may_wait
+from .subscription import Keys, Subscription, gap_error, position_of, token_of
 
 _MOST_BUILT = 64
 """How many stores are kept."""

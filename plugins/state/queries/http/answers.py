@@ -28,10 +28,10 @@ from penstock.plugins.state.copies.contents import (
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 
-from ..changes_feed import Subscription
 from ..copies import Bounds, WouldWait, at_once
 from ..queries import Queries
 from ..stores import QueriedKeyValueStore, StoreReading, has_prefixes, keys_of, kind_of, queried_store, subscribed
+from ..subscription import Subscription
 from .guard import Refused, bad
 from .parameters import MOST_ENTRIES, Page, Parameters, page_gone
 

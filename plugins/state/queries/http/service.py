@@ -15,8 +15,8 @@ from penstock import PenstockError, StoreUnavailableError
 from penstock.plugins.serdes.json_text import dump_json
 from penstock.support.packages import needed
 
-from ..changes_feed import ChangesEndedError, Subscription, token_of
 from ..copies import NotHere, WouldWait, at_once
+from ..subscription import ChangesEndedError, Subscription, token_of
 from .answers import Answers, Data, Followed
 from .forwarding import FORWARDED, Forwarding, Sent
 from .guard import Guard, Refused, refusal
