@@ -51,7 +51,7 @@ from .checkpoint import (
     oldest_needed,
     stores_in,
 )
-from .packing import Rows, message_first, packed
+from .packing import ARRAYS_SCHEMA, CHUNKS_SCHEMA, Rows, message_first, packed
 from .typed_serdes import TypedTopics
 
 if TYPE_CHECKING:
@@ -305,6 +305,16 @@ class Cargo(HostCargo):
     log_level: int
     typed: TypedTopics = field(default_factory=TypedTopics)
 
+    @property
+    def is_typed(self) -> bool:
+        """Whether results have typed columns, and not bytes alone."""
+        return bool(self.typed.columns)
+
+    @property
+    def schema(self) -> str:
+        """The schema of what the operator yields."""
+        return CHUNKS_SCHEMA if self.is_typed else ARRAYS_SCHEMA
+
     def engine(self, host: HostInfo) -> StreamEngine:
         return StreamEngine(self, host)
 
@@ -398,7 +408,7 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
         task = cargo.task(group, ProcessResources(), "once")
         logs.task = str(task.id)
         try:
-            return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo), bool(cargo.typed.columns))
+            return _frame(_as_chunks(task.run(chunks, clock_ms, None), cargo), cargo.is_typed)
         finally:
             task.close()
 

@@ -22,7 +22,7 @@ from ..interpreter import log_interpreter
 from ..sessions import check_python_memory, is_cluster, slots_of_executor
 from ..worker import HostCaller, observed, without_counts
 from .checkpoint import STATE_SCHEMA, SourceOrder
-from .packing import ARRAYS_SCHEMA, CHUNK_SCHEMA, CHUNKS_SCHEMA, Packer, Unpacker, typed_keys, typed_values
+from .packing import CHUNK_SCHEMA, Packer, Unpacker, typed_keys, typed_values
 from .records import (
     ColumnLike,
     Records,
@@ -142,15 +142,10 @@ def transform(
     if is_streaming:
         rows = observed(_streamed(chunks, application, cargo, session))
     else:
-        rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), _yielded(cargo))
-    if typed.columns:
+        rows = chunks.applyInPandas(once_function(pack(cargo), SystemClock().now_ms()), cargo.schema)
+    if cargo.is_typed:
         return without_counts(rows).mapInArrow(Unpacker(), result_schema(key_types, value_types))
     return _inlined(without_counts(rows))
-
-
-def _yielded(cargo: Cargo) -> str:
-    """Return the schema of what the operator yields."""
-    return CHUNKS_SCHEMA if cargo.typed.columns else ARRAYS_SCHEMA
 
 
 def _inlined(rows: DataFrame) -> DataFrame:
@@ -189,8 +184,8 @@ def _streamed(chunks: GroupedData, application: Application, cargo: Cargo, sessi
     family = digest_of(session.sparkContext.applicationId, application.id)
     hosts = HostCaller(pack(cargo), family, f"application {application.id!r}")
     return chunks.applyInPandasWithState(
-        StreamFunction(hosts, slots_of_executor(session), bool(cargo.typed.columns)),
-        _yielded(cargo),
+        StreamFunction(hosts, slots_of_executor(session), cargo.is_typed),
+        cargo.schema,
         STATE_SCHEMA,
         "append",
         "ProcessingTimeTimeout" if cargo.has_timeouts else "NoTimeout",

@@ -130,8 +130,7 @@ class LogChangelogContract:
         log = self._prepared()
         before = _Task(self, log)
         before.commit({"counts": [(b"a", wrap(b"1"))]})
-        topics = [TopicPartition(self.changelog.topic_of(_APPLICATION, store), 1) for store in _STORES]
-        log.set_positions(_APPLICATION, {_INPUT: 0, **log.end_offsets(topics)})
+        self._set_back(log)
         _Task(self, log).commit({"counts": [(b"b", wrap(b"2"))]})
         for have in (None, before.version):
             expect(
@@ -143,8 +142,7 @@ class LogChangelogContract:
         log = self._prepared()
         before = _Task(self, log)
         before.commit({"counts": [(b"a", wrap(b"1"))]})
-        topics = [TopicPartition(self.changelog.topic_of(_APPLICATION, store), 1) for store in _STORES]
-        log.set_positions(_APPLICATION, {_INPUT: 0, **log.end_offsets(topics)})
+        self._set_back(log)
         task = _Task(self, log)
         task.commit({"counts": [(b"b", wrap(b"2")), (b"c", wrap(b"3"))]})
         known = {before.version: before.state, task.version: task.state}
@@ -180,6 +178,11 @@ class LogChangelogContract:
         changelog = _Task(self, self._prepared()).changelog
         changelog.close()
         changelog.close()
+
+    def _set_back(self, log: Log) -> None:
+        """Set the positions of the application as a reset does that is killed before it deletes the history."""
+        topics = [TopicPartition(self.changelog.topic_of(_APPLICATION, store), 1) for store in _STORES]
+        log.set_positions(_APPLICATION, {_INPUT: 0, **log.end_offsets(topics)})
 
     def _prepared(self) -> Log:
         log = self.open_log()
