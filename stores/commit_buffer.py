@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, repeat
-from operator import itemgetter
+from operator import is_, itemgetter
 from typing import Any
 
 from penstock import StoreBackend
@@ -126,14 +126,12 @@ class CommitBuffer(IndexStore):
 
     def approximate_count(self) -> int:
         """Return how many keys there are; as exact as the backend's count."""
-        known = self._in_backend
-        count = self._backend.approximate_count(self.name)
-        for key, value in self._changes.items():
-            stored = known.get(key)
-            if stored is None:
-                stored = known[key] = self._read(self.name, key) is not None
-            count += (value is not None) - stored
-        return count
+        changes, known = self._changes, self._in_backend
+        # In C, as a commit may change most keys of a store.
+        for key in changes.keys() - known.keys():
+            known[key] = self._read(self.name, key) is not None
+        stored, deleted = sum(map(known.__getitem__, changes)), sum(map(is_, changes.values(), repeat(None)))
+        return self._backend.approximate_count(self.name) - stored + len(changes) - deleted
 
     def __len__(self) -> int:
         """Return how many keys have a pending change."""

@@ -103,6 +103,13 @@ def use_system_allocator() -> None:
     pyarrow.set_memory_pool(pyarrow.system_memory_pool())
 
 
+def release_memory() -> None:
+    """Give back to the system what Arrow does not need any more: a process waits as long as others work."""
+    import pyarrow
+
+    pyarrow.default_memory_pool().release_unused()
+
+
 @dataclass(eq=False)
 class BatchFunction(WorkerFunction):
     """The function for applyInPandasWithState: one group for each slot.

@@ -29,6 +29,7 @@ from pyspark.sql import types as spark_types
 from penstock import (
     Application,
     DeadLetter,
+    Headers,
     OutputBatch,
     Processor,
     Record,
@@ -48,7 +49,15 @@ from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
 from penstock.plugins.spark import Records, topic_rows, transform
 from penstock.plugins.spark.dataframe.checkpoint import SourceOrder
-from penstock.plugins.spark.dataframe.packing import Packer, Unpacker, packed, typed_keys, typed_values
+from penstock.plugins.spark.dataframe.packing import (
+    Packer,
+    Unpacker,
+    arrays,
+    packed,
+    packed_arrays,
+    typed_keys,
+    typed_values,
+)
 from penstock.plugins.spark.dataframe.spark_types import column_of, fitted, type_of
 from penstock.plugins.spark.dataframe.stream_engine import StreamTask
 from penstock.plugins.spark.dataframe.transform import parts_of, spark_schemas
@@ -688,8 +697,22 @@ def test_large_values_go_in_several_chunks() -> None:
     batch = OutputBatch("out", [None] * 5, [each.encode() for each in texts], [1] * 5)
     chunks = packed([batch], {})
     assert len(chunks) >= 3 and found_in(chunks, "value") == [each.encode() for each in texts]
+    rows = [arrays(chunk) for chunk in packed_arrays([batch])]
+    assert len(rows) >= 3 and [value for row in rows for value in row[2]] == [each.encode() for each in texts]
     chunks = packed([replace(batch, values=[({"s": each},) for each in texts])], typed.columns)  # type: ignore[misc]
     assert len(chunks) >= 3 and [row["value"]["s"] for row in found_in(chunks, "out")] == texts
+
+
+@given(st.lists(st.tuples(st.none() | st.binary(max_size=9), st.none() | st.binary(max_size=9)), max_size=9))
+def test_results_of_bytes_come_out_as_they_went_in(pairs: list[tuple[bytes | None, bytes | None]]) -> None:
+    keys, values = [key for key, _ in pairs], [value for _, value in pairs]
+    times = [-(1 << 62) // 1000 + number for number in range(len(pairs))]
+    headers: list[Headers] = [(("name", value), ("", b"")) if value else () for value in values]
+    batch = OutputBatch("out", keys, values, times, headers)
+    shown = [[{"key": "name", "value": value}, {"key": "", "value": b""}] if value else None for value in values]
+    for each, expected in ((batch, shown), (replace(batch, headers=None), None)):
+        rows = [arrays(chunk) for chunk in packed_arrays([each])]
+        assert rows == ([("out", keys, values, times, expected)] if pairs else [])
 
 
 def found_in(chunks: list[bytes], column: str) -> list[Any]:

@@ -16,6 +16,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+import msgpack
+
 from penstock import (
     Application,
     ConfigError,
@@ -35,7 +37,7 @@ from penstock.plugins.serdes.of import typed_serde
 from penstock.plugins.serdes.typed.base import TypedSerde
 from penstock.program.serdes import serde_name, serdes_of_topic
 
-from ..worker import COUNTS, WorkerFunction
+from ..worker import COUNTS, WorkerFunction, release_memory
 from . import scalars, spark_types
 from .scalars import BinaryColumn
 from .spark_types import column_of, fitted
@@ -84,6 +86,7 @@ class Packer(WorkerFunction):
             for batch in batches:
                 if batch.num_rows:
                     yield self._pack(batch)
+        release_memory()
 
     def _pack(self, rows: pyarrow.RecordBatch) -> pyarrow.RecordBatch:
         import numpy
@@ -186,7 +189,8 @@ def _sorted(chunks: Sequence[bytes], value: Column | None) -> Any:
 
     if not chunks:
         return None
-    tables = [pyarrow.ipc.open_stream(chunk).read_all() for chunk in chunks]
+    alone = pyarrow.ipc.IpcReadOptions(use_threads=False)  # as in `serialized`
+    tables = [pyarrow.ipc.open_stream(chunk, options=alone).read_all() for chunk in chunks]
     table = pyarrow.concat_tables(tables).combine_chunks()
     first = ["time", *(name for name in table.schema.names if name.startswith("order")), "key"]
     content = [] if value is not None else ["value"]  # Arrow sorts no structs
@@ -255,7 +259,8 @@ def serialized(rows: pyarrow.RecordBatch) -> bytes:
     import pyarrow
 
     sink = pyarrow.BufferOutputStream()
-    options = pyarrow.ipc.IpcWriteOptions(compression="lz4")
+    # A pool of threads takes longer to wake than the few buffers of a chunk take to compress.
+    options = pyarrow.ipc.IpcWriteOptions(compression="lz4", use_threads=False)
     with pyarrow.ipc.new_stream(sink, rows.schema, options=options) as stream:
         stream.write_batch(rows)
     data: bytes = sink.getvalue().to_pybytes()
@@ -407,7 +412,7 @@ ARRAYS_SCHEMA = (
     "topic string, key array<binary>, value array<binary>, timestamp array<long>, "
     f"headers array<array<struct<key:string,value:binary>>>, {COUNTS} string"
 )
-"""What an operator whose results are bytes yields: arrays with a cell a row; timestamps in microseconds."""
+"""What an operator whose results are bytes yields: arrays with a cell a row; timestamps in milliseconds."""
 _ROWS = 10_000
 _BYTES = 32 << 20
 """About the most bytes of a chunk: Arrow and Spark hold 2 GB in a column or a cell."""
@@ -417,12 +422,36 @@ _LAST_MS = (1 << 63) // 1000 - 1
 
 def packed(outputs: Sequence[OutputBatch], topics: Mapping[str, TopicColumns]) -> list[bytes]:
     """Return what a task has written as chunks of rows: topic, key, value, timestamp, headers, a struct a topic."""
+    return [serialized(_rows(batch, part, topics)) for batch, part in _parts(outputs)]
+
+
+def packed_arrays(outputs: Sequence[OutputBatch]) -> list[bytes]:
+    """Return what a task has written as rows of `ARRAYS_SCHEMA`, each as `arrays` reads it.
+
+    They go through a socket of this machine only. msgpack takes a fifth of the time of Arrow, as the rows are lists on
+    both sides.
+    """
+    packer = msgpack.Packer()
     return [
-        serialized(rows)
-        for batch in outputs
-        for start in range(0, len(batch), _ROWS)
-        for rows in _of_moderate_size(batch, slice(start, min(start + _ROWS, len(batch))), topics)
+        packer.pack(
+            (
+                batch.topic,
+                batch.keys[part],
+                batch.values[part],
+                batch.timestamps[part],
+                None if batch.headers is None else batch.headers[part],
+            )
+        )
+        for batch, part in _parts(outputs)
     ]
+
+
+def arrays(chunk: bytes) -> tuple[Any, ...]:
+    """Return a row that `packed_arrays` packed: that of `ARRAYS_SCHEMA`, without its counts."""
+    topic, keys, values, timestamps, headers = msgpack.unpackb(chunk)
+    if headers is not None:
+        headers = [[{"key": name, "value": value} for name, value in row] or None for row in headers]
+    return topic, keys, values, timestamps, headers
 
 
 class Unpacker(WorkerFunction):
@@ -433,21 +462,34 @@ class Unpacker(WorkerFunction):
         import pyarrow
 
         for batch in batches:
-            for chunk in batch.column("chunk").to_pylist():
-                yield from pyarrow.ipc.open_stream(chunk)
+            for chunk in batch.column("chunk"):
+                yield from pyarrow.ipc.open_stream(chunk.as_buffer())
+        release_memory()
 
 
-def _of_moderate_size(
-    batch: OutputBatch, part: slice, topics: Mapping[str, TopicColumns]
-) -> Iterator[pyarrow.RecordBatch]:
-    """Yield rows, in halves of halves if their values are large."""
+def _parts(outputs: Sequence[OutputBatch]) -> Iterator[tuple[OutputBatch, slice]]:
+    """Yield what a task has written in parts of moderate size."""
+    for batch in outputs:
+        for start in range(0, len(batch), _ROWS):
+            for part in _of_moderate_size(batch, slice(start, min(start + _ROWS, len(batch)))):
+                latest = max(batch.timestamps[part])
+                if latest > _LAST_MS:
+                    raise ProductionError(
+                        f"topic {batch.topic!r}: the timestamp {latest} ms is too high for Spark's type timestamp; "
+                        "give the record another, such as that of the record that it comes from"
+                    )
+                yield batch, part
+
+
+def _of_moderate_size(batch: OutputBatch, part: slice) -> Iterator[slice]:
+    """Yield a part, or halves of halves of it if its values are large."""
     half = (part.start + part.stop) // 2
     step = 1 + (part.stop - part.start) // _SAMPLED
     if half > part.start and step * sum(map(_bytes_in, batch.values[part][::step])) > _BYTES:
-        yield from _of_moderate_size(batch, slice(part.start, half), topics)
-        yield from _of_moderate_size(batch, slice(half, part.stop), topics)
+        yield from _of_moderate_size(batch, slice(part.start, half))
+        yield from _of_moderate_size(batch, slice(half, part.stop))
     else:
-        yield _rows(batch, part, topics)
+        yield part
 
 
 def _bytes_in(value: Any) -> int:
@@ -466,11 +508,6 @@ def _rows(batch: OutputBatch, part: slice, topics: Mapping[str, TopicColumns]) -
     import pyarrow
 
     keys, values, timestamps = batch.keys[part], batch.values[part], batch.timestamps[part]
-    if max(timestamps) > _LAST_MS:
-        raise ProductionError(
-            f"topic {batch.topic!r}: the timestamp {max(timestamps)} ms is too high for Spark's type timestamp; give "
-            "the record another, such as that of the record that it comes from"
-        )
     bytes_of = _only_bytes if batch.topic in topics else _binary
     times = pyarrow.py_buffer(numpy.array(timestamps, numpy.int64) * 1000)
     arrays = {

@@ -41,7 +41,7 @@ from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
 from penstock.task.task import Task
 
-from ..worker import COUNTS, HostCaller, WorkerFunction, counts_row, use_system_allocator
+from ..worker import COUNTS, HostCaller, WorkerFunction, counts_row, release_memory, use_system_allocator
 from .checkpoint import (
     SourceOrder,
     SparkCommitter,
@@ -51,7 +51,7 @@ from .checkpoint import (
     oldest_needed,
     stores_in,
 )
-from .packing import ARRAYS_SCHEMA, CHUNKS_SCHEMA, Rows, message_first, packed
+from .packing import ARRAYS_SCHEMA, CHUNKS_SCHEMA, Rows, arrays, message_first, packed, packed_arrays
 from .typed_serdes import TypedTopics
 
 if TYPE_CHECKING:
@@ -378,6 +378,8 @@ class StreamFunction(WorkerFunction):
         if outcome.next_tick is not None:
             state.setTimeoutDuration(max(1, outcome.next_tick - clock_ms))
         yield _frame(outcome, self.is_typed)
+        del outcome, chunks
+        release_memory()
 
 
 def once_function(cargo: bytes, clock_ms: int) -> Callable[[tuple[int], pandas.DataFrame], pandas.DataFrame]:
@@ -415,34 +417,22 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
 
 def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
     """Return an outcome with chunks in place of outputs."""
-    return replace(outcome, outputs=[], chunks=packed(outcome.outputs, cargo.typed.columns))
+    outputs = outcome.outputs
+    chunks = packed(outputs, cargo.typed.columns) if cargo.is_typed else packed_arrays(outputs)
+    return replace(outcome, outputs=[], chunks=chunks)
 
 
 def _frame(outcome: Outcome, is_typed: bool) -> pandas.DataFrame:
     """Return rows of `CHUNKS_SCHEMA` if results are typed, else of `ARRAYS_SCHEMA`; the last one has the counts."""
     import pandas
-    import pyarrow
 
     counts = json.dumps(counts_row(outcome.observed))
     if is_typed:
         rows: list[tuple[Any, ...]] = [(chunk, None) for chunk in outcome.chunks]
         return pandas.DataFrame([*rows, (None, counts)], columns=["chunk", COUNTS], dtype=object)
-    rows = [_arrays(batch) for chunk in outcome.chunks for batch in pyarrow.ipc.open_stream(chunk)]
+    rows = [(*arrays(chunk), None) for chunk in outcome.chunks]
     names = ["topic", "key", "value", "timestamp", "headers", COUNTS]
     return pandas.DataFrame([*rows, (None, None, None, None, None, counts)], columns=names, dtype=object)
-
-
-def _arrays(batch: Any) -> tuple[Any, ...]:
-    """Return the row of `ARRAYS_SCHEMA` for rows that are of one topic."""
-    key, value, headers = batch.column("key"), batch.column("value"), batch.column("headers")
-    return (
-        batch.column("topic")[0].as_py(),
-        key.to_pylist(),
-        value.to_pylist(),
-        batch.column("timestamp").cast("int64").to_pylist(),
-        None if headers.null_count == len(headers) else headers.to_pylist(),
-        None,
-    )
 
 
 def _collect(frame: pandas.DataFrame, chunks: Chunks) -> None:
@@ -482,13 +472,6 @@ class StreamBatch:
     known: StreamCommit | None
 
 
-def _release_memory() -> None:
-    """Give back to the system what the batch took: a host waits as long as others work."""
-    import pyarrow
-
-    pyarrow.default_memory_pool().release_unused()
-
-
 class StreamEngine(Engine):
     """The tasks of a query's operator that Spark has sent to this host, by their group keys."""
 
@@ -515,7 +498,7 @@ class StreamEngine(Engine):
             self._logs.task = ""
         self._last_used[request.group] = self._resources.world.seconds()
         self._close_idle()
-        _release_memory()
+        release_memory()
         return outcome
 
     def _close_idle(self) -> None:

@@ -154,7 +154,7 @@ def _inlined(rows: DataFrame) -> DataFrame:
     return (
         rows.selectExpr("topic", "key", "value", "timestamp", headers)
         .selectExpr("topic", "inline(arrays_zip(key, value, timestamp, headers))")
-        .selectExpr("topic", "key", "value", "timestamp_micros(timestamp) AS timestamp", "headers")
+        .selectExpr("topic", "key", "value", "timestamp_millis(timestamp) AS timestamp", "headers")
     )
 
 
