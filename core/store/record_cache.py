@@ -117,6 +117,8 @@ class RecordCache:
         self.sent: Callable[[Any], Any] = _nothing_sent
         """Returns the entry of a key (Windowed for window and session stores) as the listener knows it: without an
         update that waits. A store sets it."""
+        self.entries_expire = False
+        """Whether an entry may be gone without a put: then a deletion is forwarded also where nothing was before."""
         self.has_timestamps = False
         """Whether values have timestamps of their own: then updates are forwarded with these."""
         self._budget = budget
@@ -172,7 +174,7 @@ class RecordCache:
             for which, update in updates:
                 del leaving[which]
                 new = update.new if self.thaw is None else self.thaw(update.key, update.new)
-                if new is None and update.old is None:
+                if new is None and update.old is None and not self.entries_expire:
                     continue  # put and deleted since the last flush: as if it had never been there
                 context = update.context
                 at = new.timestamp if self.has_timestamps and new is not None else context.timestamp

@@ -11,6 +11,7 @@ from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.value_form import Encoded, TimestampedForm, ValueForm
+from .expiring import ExpiringStore
 from .plain import PlainStore
 from .session import BucketSessionStore
 from .window import BucketWindowStore
@@ -56,6 +57,7 @@ class _Notes:
 
 def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
     """Let `cache` have the updates of a key-value store; return the store."""
+    cache.entries_expire = isinstance(store, ExpiringStore)
     put, get = store.put, store.get
     notes = _Notes(cache, store.keys, store.user_values)
     has, note, frozen, key_types = cache.has, cache.note, notes.frozen, store.keys.types
