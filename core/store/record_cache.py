@@ -100,8 +100,9 @@ class RecordCache:
     """The updates of one store since the last flush, for the one listener of the store.
 
     The store itself is written at once; only forwarding waits. At a flush, keys leave in the order in which they were
-    last put. It happens at each commit, and when the task's budget is used up. With a budget of 0 each update is
-    forwarded at once. Semantics: Kafka Streams' CachingKeyValueStore and NamedCache.
+    last put. It happens at each commit, and when the task's budget is used up, but not within another flush of this
+    cache. With a budget of 0 each update is forwarded at once. Semantics: Kafka Streams' CachingKeyValueStore and
+    NamedCache.
     """
 
     def __init__(self, store: str, budget: CacheBudget) -> None:
@@ -116,10 +117,15 @@ class RecordCache:
         self.sent: Callable[[Any], Any] = _nothing_sent
         """Returns the entry of a key (Windowed for window and session stores) as the listener knows it: without an
         update that waits. A store sets it."""
+        self.entries_expire = False
+        """Whether an entry may be gone without a put: then a deletion is forwarded also where nothing was before."""
         self.has_timestamps = False
         """Whether values have timestamps of their own: then updates are forwarded with these."""
         self._budget = budget
         self._updates: dict[Any, _Update] = {}
+        self._leaving: dict[Any, _Update] = {}
+        """Updates of the present flush that were not forwarded yet. The nodes below may fill another cache meanwhile,
+        and what that forwards has to find the rows of these keys as they were sent."""
         self._bytes = 0
 
     def listen(self, node: str, listener: FlushListener) -> None:
@@ -127,12 +133,12 @@ class RecordCache:
         self.node, self.listener = node, listener
 
     def has(self, which: Any) -> bool:
-        """Return whether an update of a key waits."""
+        """Return whether an update of a key waits for the next flush."""
         return which in self._updates
 
-    def before(self, which: Any) -> Any:
-        """Return the value at the last flush of a key with a waiting update."""
-        return self._updates[which].old
+    def unsent(self, which: Any) -> _Update | None:
+        """Return the first update of a key that was not forwarded; None if the listener knows the store's entry."""
+        return self._leaving.get(which) or self._updates.get(which)
 
     def note(self, which: Any, key: Any, new: Any, old: Any, size: int) -> None:
         """Add an update, after the store was written.
@@ -155,22 +161,28 @@ class RecordCache:
         budget.used_bytes += added
         # At the end: the order is that of the last put.
         self._updates[which] = _new(_Update, (key, new, old, size, context))
-        if budget.used_bytes > budget.max_bytes:
+        if budget.used_bytes > budget.max_bytes and not self._leaving:
             self.flush()
 
     def flush(self) -> bool:
         """Forward what waits; return whether anything did. What that puts into this store waits for the next flush."""
-        updates, self._updates = self._updates, {}
+        leaving = self._leaving = self._updates
+        self._updates = {}
         self._add(-self._bytes)
-        for update in updates.values():
-            new = update.new if self.thaw is None else self.thaw(update.key, update.new)
-            if new is None and update.old is None:
-                continue  # put and deleted since the last flush: as if it had never been there
-            context = update.context
-            at = new.timestamp if self.has_timestamps and new is not None else context.timestamp
-            assert self.node is not None and self.listener is not None
-            record = Record(update.key, Change(new, update.old), at, context.headers)
-            self.emit(self.node, self.listener, record, context.source)
+        updates = list(leaving.items())
+        try:
+            for which, update in updates:
+                del leaving[which]
+                new = update.new if self.thaw is None else self.thaw(update.key, update.new)
+                if new is None and update.old is None and not self.entries_expire:
+                    continue  # put and deleted since the last flush: as if it had never been there
+                context = update.context
+                at = new.timestamp if self.has_timestamps and new is not None else context.timestamp
+                assert self.node is not None and self.listener is not None
+                record = Record(update.key, Change(new, update.old), at, context.headers)
+                self.emit(self.node, self.listener, record, context.source)
+        finally:
+            leaving.clear()
         return bool(updates)
 
     def discard(self) -> None:

@@ -11,6 +11,7 @@ from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.value_form import Encoded, TimestampedForm, ValueForm
+from .expiring import ExpiringStore
 from .plain import PlainStore
 from .session import BucketSessionStore
 from .window import BucketWindowStore
@@ -56,6 +57,7 @@ class _Notes:
 
 def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
     """Let `cache` have the updates of a key-value store; return the store."""
+    cache.entries_expire = isinstance(store, ExpiringStore)
     put, get = store.put, store.get
     notes = _Notes(cache, store.keys, store.user_values)
     has, note, frozen, key_types = cache.has, cache.note, notes.frozen, store.keys.types
@@ -75,8 +77,8 @@ def cache_key_value_store(store: PlainStore, cache: RecordCache) -> PlainStore:
         note(which, key if is_plain else notes.own(key), new, old, _size(key) + _size(new))
 
     def sent(key: Any) -> Any:
-        which = notes.which(key)
-        return own_copy(cache.before(which)) if cache.has(which) else get(key)
+        waiting = cache.unsent(notes.which(key))
+        return get(key) if waiting is None else own_copy(waiting.old)
 
     cache.sent = sent
     _replace(store, cache, cached)
@@ -105,8 +107,8 @@ def cache_window_store(store: BucketWindowStore, cache: RecordCache) -> BucketWi
 
     def sent(windowed: Any) -> Any:
         key, window_start, _ = windowed
-        which = (notes.which(key), window_start)
-        return own_copy(cache.before(which)) if cache.has(which) else fetch(key, window_start)
+        waiting = cache.unsent((notes.which(key), window_start))
+        return fetch(key, window_start) if waiting is None else own_copy(waiting.old)
 
     cache.sent = sent
     _replace(store, cache, cached)
@@ -132,8 +134,8 @@ def cache_session_store(store: BucketSessionStore, cache: RecordCache) -> Bucket
 
     def sent(session: Any) -> Any:
         key, start, end = session
-        which = (notes.which(key), start, end)
-        return own_copy(cache.before(which)) if cache.has(which) else fetch_session(key, start, end)
+        waiting = cache.unsent((notes.which(key), start, end))
+        return fetch_session(key, start, end) if waiting is None else own_copy(waiting.old)
 
     cache.sent = sent
     setattr(store, "remove", lambda session: cached(session, None))  # noqa: B010

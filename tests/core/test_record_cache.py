@@ -330,3 +330,26 @@ def test_the_mock_context_flushes() -> None:
     assert context.forwarded == []
     context.flush()
     assert [each.record.value[:2] for each in context.forwarded] == [[2, None]]
+
+
+def test_an_update_that_a_flush_makes_leaves_after_those_that_are_older() -> None:
+    class Raises(Processor):
+        """Puts 2 for other keys into the store above when it gets that of `a`."""
+
+        def process(self, record: Record) -> None:
+            store: Any = self.context.get_store("s")
+            for key in "bcde" if record.key == "a" else "":
+                store.put(key, 2)
+            self.context.forward(record)
+
+    made = (
+        Topology()
+        .add_source("in", "in", key_serde="str", value_serde="json")
+        .add_processor("p", Puts, "in", stores=[STORE])
+        .add_processor("raises", Raises, "p", stores=["s"])
+        .add_sink("out", "out", "raises", key_serde="json", value_serde="json")
+    )
+    with TopologyTestDriver(made, statestore_cache_max_bytes=800) as driver:
+        driver.pipe("in", "k", [[key, 1] for key in "abcd"])
+        found = [each[:3] for each in updates(driver)]
+        assert found == [(key, 1, None) for key in "abcd"] + [(key, 2, 1) for key in "bcd"] + [("e", 2, None)]

@@ -121,6 +121,7 @@ class ForeignKeyJoin:
                 "is_left": self.is_left,
                 "ignores_older": self.left.source.is_versioned,
                 "deletions": deletions,
+                **({"rows_expire": True} if self.left.source.expiring or self.right.source.expiring else {}),
             },
             late=self._late(names),
             stores=lambda writer: (

@@ -195,8 +195,8 @@ class ForeignKeySend(Operator):
     """Forwards a Subscription under its foreign key for each update that needs an answer.
 
     `foreign_key` is a function of key and value. With `is_left`, rows without a right row have a result, too.
-    `deletions` is the store of deletions that are not answered yet; only an inner join has it. Kafka Streams:
-    SubscriptionSendProcessorSupplier.
+    `deletions` is the store of deletions that are not answered yet; only an inner join has it. `rows_expire`: rows of a
+    side do, which is no update, so each update needs an answer. Kafka Streams: SubscriptionSendProcessorSupplier.
     """
 
     foreign_key: Callable[[Any, Any], Any]
@@ -204,6 +204,7 @@ class ForeignKeySend(Operator):
     serdes: JoinSerdes
     deletions: str | None = None
     ignores_older: bool = False
+    rows_expire: bool = False
 
     @classmethod
     def saved_with(cls, *args: Any, deletions: str | None = None, **options: Any) -> str | None:
@@ -235,8 +236,10 @@ class ForeignKeySend(Operator):
         return run
 
     def _left(self, send: Send, is_same: Callable[[Any, Any], bool]) -> Ask:
+        rows_expire = self.rows_expire
+
         def ask(record: Record, value_hash: bytes | None, to: Any, before: Any) -> None:
-            if record[1][0] is None and record[1][1] is None:
+            if record[1][0] is None and record[1][1] is None and not rows_expire:
                 return
             if before is not None and not is_same(to, before):
                 send(record, before, value_hash, _UNSUBSCRIBE, 0)
@@ -248,7 +251,8 @@ class ForeignKeySend(Operator):
     def _inner(self, context: ProcessorContext, send: Send, is_same: Callable[[Any, Any], bool]) -> Ask:
         deletions, drop = context.get_store(str(self.deletions)), context.metrics.drop
         is_deleted, note = deletions.get, deletions.put
-        tickets = context.saved_numbers
+        tickets, rows_expire = context.saved_numbers, self.rows_expire
+        answer_if_needed = _ANSWER if rows_expire else _ANSWER_IF_FOUND
 
         def ask(record: Record, value_hash: bytes | None, to: Any, before: Any) -> None:
             key = record[0]
@@ -259,15 +263,17 @@ class ForeignKeySend(Operator):
                     tickets["ticket"] = ticket = tickets.get("ticket", 0) + 1
                     note(key, ticket)
                     send(record, before, value_hash, _UNSUBSCRIBE_AND_ANSWER, ticket)
+                elif rows_expire:
+                    send(record, None, value_hash, _ANSWER, 0)
             elif before is None:
                 if is_deleted(key) is None:
-                    send(record, to, value_hash, _ANSWER_IF_FOUND, 0)
+                    send(record, to, value_hash, answer_if_needed, 0)
                 else:
                     # The answer to the deletion will be stale, so this one has to delete the result if it makes none.
                     note(key, None)
                     send(record, to, value_hash, _ANSWER, 0)
             elif is_same(to, before):
-                send(record, to, value_hash, _ANSWER_IF_FOUND, 0)
+                send(record, to, value_hash, answer_if_needed, 0)
             else:
                 send(record, before, value_hash, _UNSUBSCRIBE, 0)
                 send(record, to, value_hash, _ANSWER, 0)

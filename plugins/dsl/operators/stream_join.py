@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -48,7 +48,7 @@ class StreamStreamJoin(Operator):
                 return
             earliest, latest = timestamp - before, timestamp + after
             is_own = type(value) in IMMUTABLE and type(key) in IMMUTABLE
-            for time, other in fetch(key, earliest if earliest > 0 else 0, latest if latest > 0 else 0):
+            for time, other in fetch(key, earliest if earliest > 0 else 0, latest) if latest >= 0 else ():
                 if not is_own:  # it is in several results
                     key, value = own_copy(record[0]), own_copy(record[1])
                 forward((key, join(key, value, other), time if time > timestamp else timestamp, headers))
@@ -130,10 +130,9 @@ class StreamStreamOuterJoin(StreamStreamJoin):
                 if min_time + after + grace < stream_time or (looks_always and min_time == _NEVER):
                     emit_closed(headers, stream_time)
             earliest, latest = timestamp - before, timestamp + after
-            latest = latest if latest > 0 else 0
             is_unmatched = keeps
             is_own = type(value) in IMMUTABLE and type(key) in IMMUTABLE
-            for time, other in fetch(key, earliest if earliest > 0 else 0, latest):
+            for time, other in fetch(key, earliest if earliest > 0 else 0, latest) if latest >= 0 else ():
                 is_unmatched = False
                 if not is_own:  # it is in several results
                     key, value = own_copy(record[0]), own_copy(record[1])
@@ -335,6 +334,9 @@ class StreamStreamSelfJoin(Operator):
         is_in_window = before >= 0 and after >= 0
         times = context.saved_numbers
 
+        def near(key: Any, earliest: int, latest: int) -> Iterable[tuple[int, Any]]:
+            return fetch(key, max(earliest, 0), latest) if latest >= 0 else ()
+
         def send(key: Any, mine: Any, others: Any, at: int, headers: Headers) -> None:
             # The record is in several results, and on both sides of its own.
             key = own_copy(key)
@@ -346,10 +348,10 @@ class StreamStreamSelfJoin(Operator):
                 drop("null_key" if key is None else "null_value")
                 return
             stream_time = times["stream_time"] = max(times.get("stream_time", -1), timestamp)
-            for time, other in fetch(key, max(timestamp - before, 0), max(timestamp + after, 0)):
+            for time, other in near(key, timestamp - before, timestamp + after):
                 send(key, value, other, max(time, timestamp), headers)
             joins_itself = is_in_window and timestamp > stream_time - retention
-            for time, other in fetch(key, max(timestamp - after, 0), max(timestamp + before, 0)):
+            for time, other in near(key, timestamp - after, timestamp + before):
                 if joins_itself and time > timestamp:
                     joins_itself = False
                     send(key, value, value, timestamp, headers)

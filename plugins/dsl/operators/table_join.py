@@ -75,6 +75,9 @@ def record_tables_join(
     if are_related:
         for step in (*sides, merge):
             step.options["of_related"] = True
+    if left.source.expiring or right.source.expiring:
+        for step in sides:
+            step.options["forwards_all"] = True
     keep(merge, kept, serdes)
     recorder.add(sides[0], left.flow.step)
     recorder.add(sides[1], right.flow.step)
@@ -174,7 +177,8 @@ class TableJoin(Operator):
 
     `needs_this`, `needs_other`: the rows that a result needs; it has the later timestamp. `ignores_older`: only the
     latest versions count (KIP-914). `of_related`: one update may reach both sides, so the first finds the other row
-    changed: the old result is made of the rows before, and deleted where the other row has just gone.
+    changed: the old result is made of the rows before, and deleted where the other row has just gone. `forwards_all`:
+    rows expire, which is no update, so where there is no result one may have been sent, and is deleted.
     """
 
     joiner: Callable[[Any, Any, Any], Any]
@@ -184,6 +188,7 @@ class TableJoin(Operator):
     ignores_older: bool = False
     sends_old: bool = False
     of_related: bool = False
+    forwards_all: bool = False
 
     def bind(self, context: ProcessorContext) -> Run:
         if self.of_related:
@@ -191,7 +196,7 @@ class TableJoin(Operator):
         forward, drop, joiner = context.send, context.metrics.drop, self.joiner
         get = self.other.open(context, sent=True)
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
-        ignores_older = self.ignores_older
+        ignores_older, forwards_all = self.ignores_older, self.forwards_all
 
         def run(record: Record) -> None:
             key, change, timestamp, headers = record
@@ -205,6 +210,8 @@ class TableJoin(Operator):
             found = get(key)
             if found is None:
                 if needs_other or (value is None and old is None):
+                    if forwards_all:
+                        forward((key, new(type(change), (None, None)), timestamp, headers))
                     return
                 other = None
             else:
@@ -227,7 +234,7 @@ class TableJoin(Operator):
         before = RowsBefore()
         get = self.other.open(context, sent=True, before=before)
         needs_this, needs_other, sends_old = self.needs_this, self.needs_other, self.sends_old
-        ignores_older = self.ignores_older
+        ignores_older, forwards_all = self.ignores_older, self.forwards_all
 
         def has_result(mine: Any, other: Any) -> bool:
             is_lacking = (mine is None and needs_this) or (other is None and needs_other)
@@ -246,7 +253,8 @@ class TableJoin(Operator):
             found_before = before.read(get, key, found)
             other, other_before = (None if each is None else each[0] for each in (found, found_before))
             had_result = has_result(old, other_before)
-            if other is None and (needs_other or (value is None and old is None)) and not had_result:
+            is_nothing = other is None and (needs_other or (value is None and old is None)) and not had_result
+            if is_nothing and not forwards_all:
                 return
             if found is not None and found[1] > timestamp:
                 timestamp = found[1]

@@ -75,11 +75,95 @@ FILTERS: dict[str, Callable[[StreamsBuilder], Table]] = {
 }
 
 
+CACHES = pytest.mark.parametrize("options", [{}, {"statestore_cache_max_bytes": 0}], ids=["cached", "uncached"])
+
+
+@CACHES
 @pytest.mark.parametrize("table", FILTERS.values(), ids=FILTERS.keys())
-def test_a_filter_deletes_what_it_sent_of_a_row_that_has_expired(table: Callable[[StreamsBuilder], Table]) -> None:
+def test_a_filter_deletes_what_it_sent_of_a_row_that_has_expired(
+    table: Callable[[StreamsBuilder], Table], options: dict[str, Any]
+) -> None:
     builder = StreamsBuilder()
     table(builder).to_stream().to("big", value_serde="int")
-    with TopologyTestDriver(builder, statestore_cache_max_bytes=0) as driver:
+    with TopologyTestDriver(builder, **options) as driver:
         driver.pipe("rows", "a", 9, timestamp=0)
-        driver.pipe("rows", "a", 1, timestamp=100)
-        assert driver.read_pairs("big") == [("a", 9), ("a", None)]
+        driver.pipe("rows", "b", 9, timestamp=100)
+        driver.pipe("rows", "a", 1, timestamp=101)
+        assert driver.read_pairs("big") == [("a", 9), ("b", 9), ("a", None)]
+
+
+@CACHES
+def test_a_row_that_has_expired_can_be_deleted(options: dict[str, Any]) -> None:
+    builder = StreamsBuilder()
+    expiring(builder).to_stream().to("out", value_serde="int")
+    with TopologyTestDriver(builder, **options) as driver:
+        for key, value, time in (("a", 1, 0), ("b", 1, 100), ("a", None, 101)):
+            driver.pipe("rows", key, value, timestamp=time)
+        assert driver.read_pairs("out") == [("a", 1), ("b", 1), ("a", None)]
+
+
+@CACHES
+@pytest.mark.parametrize("expires", [("one",), ("two",), ("one", "two")], ids=str)
+@pytest.mark.parametrize("updated", ["one", "two"])
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+def test_a_join_has_the_rows_of_the_moment_at_the_next_update_of_one_that_has_expired(
+    kind: str, updated: str, expires: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    for value in (None, 3):
+        builder = StreamsBuilder()
+        one, two = ((expiring if topic in expires else rows)(builder, topic) for topic in ("one", "two"))
+        joined = getattr(one, kind)(two, lambda a, b: [a, b])
+        joined.to_stream().to("out", value_serde="json")
+        with TopologyTestDriver(builder, **options) as driver:
+            for topic, key, given, time in (("one", "a", 1, 0), ("two", "a", 2, 0), ("one", "b", 1, 100)):
+                driver.pipe(topic, key, given, timestamp=time)
+            assert ("a", [1, 2]) in driver.read_pairs("out")
+            driver.pipe(updated, "a", value, timestamp=101)
+            now = {"one": None if "one" in expires else 1, "two": None if "two" in expires else 2, updated: value}
+            is_there = {
+                "join": None not in now.values(),
+                "left_join": now["one"] is not None,
+                "outer_join": any(each is not None for each in now.values()),
+            }[kind]
+            expected = [now["one"], now["two"]] if is_there else None
+            assert driver.read_pairs("out") == [("a", expected)]
+
+
+@CACHES
+def test_a_table_that_is_joined_with_itself_deletes_a_row_that_has_expired(options: dict[str, Any]) -> None:
+    builder = StreamsBuilder()
+    table = expiring(builder)
+    table.join(table.map_values(lambda value: -value), lambda a, b: [a, b]).to_stream().to("out", value_serde="json")
+    with TopologyTestDriver(builder, **options) as driver:
+        for key, value, time in (("a", 1, 0), ("b", 1, 100)):
+            driver.pipe("rows", key, value, timestamp=time)
+        driver.read_all("out")
+        driver.pipe("rows", "a", None, timestamp=101)
+        assert set(driver.read_pairs("out")) == {("a", None)}
+
+
+@CACHES
+@pytest.mark.parametrize("value", [None, "", "x", "y", "z"])
+@pytest.mark.parametrize("expires", [("rows",), ("named",), ("rows", "named")], ids=str)
+@pytest.mark.parametrize("kind", ["join", "left_join"])
+def test_a_join_by_foreign_key_has_the_rows_of_the_moment_at_the_next_update(
+    kind: str, expires: tuple[str, ...], value: str | None, options: dict[str, Any]
+) -> None:
+    builder = StreamsBuilder()
+    one, named = (
+        builder.table(topic, topic, key_serde="str", value_serde="str", **({"ttl": "10ms"} if topic in expires else {}))
+        for topic in ("rows", "named")
+    )
+    getattr(one, kind)(named, lambda a, b: [a, b], foreign_key=lambda a: a or None, name="j").to_stream().to(
+        "out", value_serde="json"
+    )
+    with TopologyTestDriver(builder, **options) as driver:
+        driver.pipe("named", "x", "X", timestamp=0)
+        driver.pipe("rows", "a", "x", timestamp=0)
+        for topic in ("rows", "named"):
+            driver.pipe(topic, "y", "y", timestamp=100)
+        assert ("a", ["x", "X"]) in driver.read_pairs("out")
+        driver.pipe("rows", "a", value, timestamp=101)
+        other = {"x": None if "named" in expires else "X", "y": "y"}.get(value or "")
+        is_there = value is not None and (kind == "left_join" or other is not None)
+        assert driver.read_pairs("out")[-1] == ("a", [value, other] if is_there else None)

@@ -161,6 +161,8 @@ ANY = st.sampled_from(
 @settings(max_examples=examples(80), deadline=None)
 @given(ANY, STEPS)
 @example((sessions("2ms", grace="15ms"), None), [("a", "a", at, False) for at in (0, 6, 3, 2, 4, 30, 29, 60)])
+@example((sessions("2ms", grace="5ms"), "40ms"), [("a", "a", at, False) for at in (39, 47, 40, 49)])
+@example((sessions("2ms", grace="5ms"), "40ms"), [("a", "a", at, at == 40) for at in (39, 47, 40, 49)])
 def test_windows_are_emitted_as_if_all_of_them_were_looked_at(
     windows: tuple[Windows, str | None], steps: list[Step]
 ) -> None:

@@ -157,3 +157,44 @@ def test_the_last_update_is_the_row(values: list[int | None], cached: bool) -> N
         expected = None if values[-1] is None else half(values[-1])
         assert (None if row is None else row.value) == expected
         assert [None, *driver.read_values("out")][-1] == expected
+
+
+@pytest.mark.parametrize("made", ["mapped", "filtered", "copied", "joined"])
+@pytest.mark.parametrize("seed", of_today(range(24), 2))
+def test_a_full_cache_sends_old_values_as_they_were_sent(made: str, seed: int) -> None:
+    """The cache of a table fills the larger one below it, which then forwards keys that still wait in the first."""
+    chance = random.Random(seed)
+    kind = KINDS[seed % 3]
+    builder = StreamsBuilder()
+    one = builder.table("one", "one", value_serde="int")
+    wide = one.map_values(lambda value: f"{value}".rjust(200) if value else None, "wide", value_serde="str")
+    other = {
+        "mapped": lambda: wide,
+        "filtered": lambda: wide.filter(lambda text: text.strip() != "1", "filtered"),
+        "copied": lambda: wide.to_stream().to_table("copy", value_serde="str"),
+        "joined": lambda: wide.join(one, lambda text, value: text, "joined", value_serde="str"),
+    }[made]()
+    left, right = (one, other) if chance.random() < 0.5 else (other, one)
+    result = getattr(left, kind)(right, lambda a, b: [a, b], "result" if chance.random() < 0.4 else None)
+    groups = result.group_by(lambda pair: "all", value_serde="json", name="groups")
+    add, subtract = lambda all_, pair: [*all_, pair], lambda all_, pair: without(all_, pair)
+    groups.aggregate(list, add, subtract, "all", value_serde="json").to_stream().to("all", value_serde="json")
+    application = Application("app", builder, statestore_cache_max_bytes=chance.choice([700, 1_500, 3_000]))
+    rows: Rows = {}
+    with TopologyTestDriver(application, commit_every=100) as driver:
+        for batch in range(3):
+            records = [(chance.choice("abcdef"), chance.choice([None, *range(5)])) for _ in range(50)]
+            driver.pipe_many("one", [(*each, 100 * batch + number) for number, each in enumerate(records)])
+            folded(records, rows)
+            texts = {key: f"{value}".rjust(200) for key, value in rows.items() if value}
+            texts = {key: text for key, text in texts.items() if made != "filtered" or text.strip() != "1"}
+            of_left, of_right = (rows, texts) if left is one else (texts, rows)
+            keys = {"join": texts.keys(), "left_join": of_left.keys(), "outer_join": rows.keys()}[kind]
+            expected = [[of_left.get(key), of_right.get(key)] for key in keys]
+            assert sorted(driver.read_values("all")[-1], key=repr) == sorted(expected, key=repr)
+
+
+def without(values: list[Any], value: Any) -> list[Any]:
+    """Return values without one that has to be among them."""
+    at = values.index(value)
+    return values[:at] + values[at + 1 :]

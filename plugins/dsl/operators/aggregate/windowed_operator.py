@@ -439,6 +439,10 @@ class SessionAggregate(WindowedOperator):
         sends_updates = not on_close and store.record_cache is None
         key_bytes = bytes_of_keys(self.key_serde, context)
 
+        def keeps_note(session: Windowed, start: int) -> bool:
+            """Return whether a session that grows has a note under its new start; one that was sent has none."""
+            return session[1] == start and session[2] > time.closed
+
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
             start = end = timestamp
@@ -477,7 +481,7 @@ class SessionAggregate(WindowedOperator):
                     own_key = key if type(key) in IMMUTABLE else own_copy(key)
                     update = None if of_values else new(Change, (None, entry if sends_old else None))
                     send_update((new(Windowed, (own_key, session[1], session[2])), update, session[2], headers))
-            elif on_close and (kept is None or len(found) != 1 or found[0][0][1] != start):
+            elif on_close and (kept is None or len(found) != 1 or not keeps_note(found[0][0], start)):
                 raw = key_bytes(key)
                 replaced = [(session[1], raw) for session, _ in found]
                 open_windows.merge(replaced, end, None if kept is None else (start, raw), key)
