@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import StoreUnavailableError, TopicPartition, Topology, key_value_store, run
+from penstock import ConfigError, StoreUnavailableError, TopicPartition, Topology, World, key_value_store, run
 from penstock.client import Client, QueryError
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
@@ -60,6 +60,31 @@ def test_keys_are_found_in_their_new_tasks(tmp_path: Path, changelog: str) -> No
                 _ask_until(queries, ends)
             status, answer = ask(url, ENTRIES, given={"page": page, "wait": "30000"})
             assert (status, answer["error"]["code"]) == (410, "page_gone"), "its keys are in other tasks now"
+
+
+def test_what_is_new_since_a_resharding_is_known(tmp_path: Path) -> None:
+    """For a second it was refused for good: by the note of the tasks of before."""
+    now = [0.0]
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 4, "in7": 7, "out": 1})
+        before, log = application(surroundings, "in", "topic:"), surroundings.log
+        surroundings.put("in", [(key, "v", 1) for key in KEYS])
+        run(before)
+        with Queries.of_this_machine(before, World(seconds=lambda: now[0])) as here, served(here) as url:
+            assert here.store("counts", wait="0ms").get_many(KEYS) == [1] * len(KEYS)
+            after = application(surroundings, "in7", "topic:")
+            reshard(plan_reshard(after, log, 7, sources={"in": "in7"}), log, lease(after, log))
+            run(after)
+            now[0] += 0.4
+            at_least = {TopicPartition("in7", 0): 0}
+            assert here.store("counts", wait="0ms", at_least=at_least).get_many(KEYS) == [1] * len(KEYS)
+            now[0] += 0.4
+            assert here.store("counts", wait="0ms", task="0_6").approximate_count() > 0
+            with pytest.raises(ConfigError, match="do not read in; they read in7"):
+                here.store("counts", at_least={TopicPartition("in", 0): 0})
+            given = [("key", KEYS[0]), ("at_least", "in:0:0")]
+            status, answer = ask(url, GET, given=given)
+            assert status == 400 and "they read in7" in answer["error"]["message"]
 
 
 def test_readers_of_changes_are_told(tmp_path: Path) -> None:

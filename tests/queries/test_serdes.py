@@ -26,6 +26,7 @@ from penstock import (
     Record,
     Serde,
     SerdeError,
+    StoreUnavailableError,
     Topology,
     Windowed,
     default_partitioner,
@@ -42,7 +43,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.serdes.registry.avro import AvroSerde
-from penstock.plugins.state.copies.contents import StoreText
+from penstock.plugins.state.copies.contents import StoreText, tasks_with
 from penstock.program.serdes import make_serde
 from penstock.queries import Queries
 from penstock.serdes import of
@@ -238,6 +239,48 @@ def _error_of_reader(queries: Queries) -> Any:
             return next(changes)
     except PenstockError as error:
         return error
+
+
+@pytest.mark.parametrize("stores", [[], [key_value_store("other")]])
+def test_a_program_with_a_sub_topology_in_front_is_told(tmp_path: Path, stores: Any) -> None:
+    """It was said that the application had not run since its last reset, or that its program had not begun to run."""
+    before = application(tmp_path, "str", "str", "int")
+    keep(before, "a")
+    topology = Topology().add_source("first", "first").add_processor("also", Keep, "first", stores=stores)
+    topology.add_source("in", "in", key_serde="str")
+    topology.add_processor("keep", Keep, "in", stores=[key_value_store("kept", key_serde="str", value_serde="int")])
+    settings = {each: getattr(before.settings, each) for each in ("log", "changelog", "data_dir")}
+    other = Application("app", topology, **settings)
+    for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+        with open_queries(other) as queries, served(queries) as url:
+            with pytest.raises(
+                ConfigError, match="saved in sub-topology 0, and .* in sub-topology 1: give the program"
+            ):
+                queries.store("kept", wait="1m").get("a")
+            for what in ("get?key=a", "entries", "changes"):
+                status, answer = ask(url, f"/v1/stores/kept/{what}")
+                assert status == 400 and "was saved in sub-topology 0" in answer["error"]["message"]
+            if stores:
+                with pytest.raises(StoreUnavailableError, match="has not begun to run|does not have the store yet"):
+                    queries.store("other", wait="0ms").get("a")
+    with closing(open_log(other.settings)) as log, pytest.raises(ConfigError, match="was saved in sub-topology 0"):
+        tasks_with(other, log, "kept")
+
+
+def test_a_store_in_a_sub_topology_behind_comes_when_it_runs(tmp_path: Path) -> None:
+    """It was said that the application had not run since its last reset."""
+    before = application(tmp_path, "str", "str", "int")
+    keep(before, "a")
+    topology = Topology().add_source("in", "in", key_serde="str")
+    topology.add_processor("keep", Keep, "in", stores=[key_value_store("kept", key_serde="str", value_serde="int")])
+    topology.add_source("last", "last").add_processor("also", Keep, "last", stores=[key_value_store("other")])
+    settings = {each: getattr(before.settings, each) for each in ("log", "changelog", "data_dir")}
+    with Queries.of_this_machine(Application("app", topology, **settings)) as queries:
+        assert queries.store("kept").get("a") == 1000
+        with pytest.raises(
+            StoreUnavailableError, match="no store 'other' .*: the program with it has not begun to run"
+        ):
+            queries.store("other", wait="0ms").get("a")
 
 
 def test_a_program_that_adds_a_ttl_is_asked_once_it_has_run(tmp_path: Path) -> None:

@@ -95,11 +95,13 @@ def tasks_with(application: Application, log: Log, store: str) -> Mapping[str, S
     """Return the tasks that have a store, by id.
 
     Raises ConfigError if there are none, IncompatibleStateError for a part of a restore or an import, and what
-    `declared_store` raises.
+    `declared_store` and `check_number` raise.
     """
     check_restored(application.id, log)
     number, _ = declared_store(application, store)
-    saved = {task: each for task, each in saved_tasks(application.id, log).items() if task.startswith(f"{number}_")}
+    every = saved_tasks(application.id, log)
+    check_number(application, number, store, every)
+    saved = {task: each for task, each in every.items() if task.startswith(f"{number}_")}
     if not saved:
         raise ConfigError(
             f"application {application.id!r} has saved no store {store!r} in the log "
@@ -107,6 +109,20 @@ def tasks_with(application: Application, log: Log, store: str) -> Mapping[str, S
             "--data-dir"
         )
     return saved
+
+
+def check_number(application: Application, subtopology: int, store: str, saved: Mapping[str, SavedTask]) -> None:
+    """Raise ConfigError if the program that ran last has a store in a sub-topology of another number alone.
+
+    Tasks and their keys are those of that program, and this one would be refused at its start.
+    """
+    numbers = {int(task.partition("_")[0]) for task, each in saved.items() if store in each.layouts.now}
+    if numbers and subtopology not in numbers:
+        raise ConfigError(
+            f"store {store!r} of application {application.id!r} was saved in sub-topology {min(numbers)}, and the "
+            f"program here has it in sub-topology {subtopology}: give the program that ran last; a new sub-topology "
+            "has its place behind the old ones"
+        )
 
 
 def last_commits(application: Application, log: Log, tasks: Iterable[SavedTask]) -> Mapping[str, Commit]:

@@ -122,6 +122,10 @@ class Replica:
         """The task as it was noted when the replica looked last."""
         return self._saved
 
+    def look_again(self) -> None:
+        """Let the next `catch_up` look at the note of the program: it is known to be another one."""
+        self._looked_at = float("-inf")
+
     @property
     def layout(self) -> Layout:
         """The stores that the replica has."""

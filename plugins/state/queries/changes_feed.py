@@ -260,7 +260,7 @@ class ChangesFeed:
             has_commit = self._copies.has_commit(task, subscription.store, beginning.commit)
             if has_commit is False and self._seconds() - beginning.at < _COPY_SECONDS:
                 return
-            self._copies.note_followed(task, beginning.commit)
+        self._copies.note_followed(task, beginning.commit)
         subscription.begin(task.id, beginning.version)
 
     def _source(self, task: str, subscriptions: Sequence[Subscription]) -> _Source | None:

@@ -30,6 +30,7 @@ from penstock.changelog import may_precede
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 from penstock.plugins.engine.task.refusals import NO_COMMIT
+from penstock.plugins.state.copies.contents import check_number
 from penstock.store import Changes
 from penstock.store.kept_store import KeptStore
 from penstock.support.names import did_you_mean
@@ -191,6 +192,8 @@ def may_wait() -> bool:
 
 _LOOK_SECONDS = 1.0
 """Seconds between two looks at a note in the log, such as that of the program that ran last."""
+REFUSAL_SECONDS = 0.05
+"""So old is a note at most by which a query is refused: the application may have been resharded a moment ago."""
 _AHEAD_SECONDS = _LOOK_SECONDS / 2
 """After which a query that may not wait lets a thread look."""
 
@@ -206,12 +209,12 @@ class NoteReader:
         self.at = float("-inf")
         """When the last look began, in seconds of a stopwatch."""
 
-    def renew(self) -> None:
-        """Look again if it is time to. Raises what `look` does, and WouldWait within `at_once`."""
+    def renew(self, most_age: float = _LOOK_SECONDS) -> None:
+        """Look again if the last look is `most_age` seconds old. Raises as `look`, and WouldWait within `at_once`."""
         age = self._seconds() - self.at
         if not may_wait() and age > _AHEAD_SECONDS:
             self._ahead.start(self._name, self._look)
-        if age > _LOOK_SECONDS:
+        if age > most_age:
             if not may_wait():
                 raise WouldWait
             self._look()
@@ -237,11 +240,24 @@ class Bounds:
     Without bounds a copy answers if the log had no later version within the last two seconds. `stale_ok`: any version
     may answer, however old. `at_least`: only one after whose commit the records before these offsets are processed, of
     the partitions that the task reads; other partitions are passed over. `wait`: seconds to wait for such a version.
+    `since`: without `stale_ok` the log had no later version at this time or after it (seconds of the stopwatch).
     """
 
     stale_ok: bool = False
     at_least: Mapping[TopicPartition, int] = field(default_factory=dict)
     wait: float = 5.0
+    since: float = -inf
+
+
+@dataclass(frozen=True)
+class Follows:
+    """What an answer has for readers of changes that begin.
+
+    Records before `positions` are processed, and the log was asked for its version within the last `age` seconds.
+    """
+
+    positions: Mapping[TopicPartition, int]
+    age: float
 
 
 @dataclass(frozen=True)
@@ -270,26 +286,37 @@ class Copies(ABC):
         self._has_closed = False
         self.ahead = Ahead(self.world)
         """Asks the log for what is about to be too old."""
-        self._followed: dict[str, tuple[Commit, float]] = {}
-        """By task: the commit from which on a reader follows a store since a time (seconds), of the last reader."""
+        self._followed: dict[str, tuple[Commit | None, float]] = {}
+        """By task: the commit from which on a reader follows a store since a time (seconds), of the last reader.
+
+        None: the task had made none.
+        """
         self._note_reader = NoteReader("tasks", self._look_at_tasks, self.ahead, self.world.seconds)
 
     # ------------------------------------------------------------------ tasks
 
-    def tasks(self, subtopology: int) -> Mapping[str, SavedTask]:
-        """Return the tasks of a sub-topology that have stores, as the program that ran last noted them; maybe none."""
-        self._note_reader.renew()
+    def tasks(self, subtopology: int, most_age: float = _LOOK_SECONDS) -> Mapping[str, SavedTask]:
+        """Return the tasks of a sub-topology that have stores, as the program that ran last noted them; maybe none.
+
+        `most_age`: how many seconds ago the note was read at most.
+        """
+        self._note_reader.renew(most_age)
         return self._tasks.get(subtopology, {})
 
     def awaited_tasks(self, subtopology: int, store: str, bounds: Bounds) -> Mapping[str, SavedTask]:
         """Return the tasks of a sub-topology that has a store: an application notes them at its start.
 
-        Raises StoreUnavailableError when `bounds.wait` seconds have brought none, LogError, and WouldWait.
+        Raises ConfigError where the store was saved in another sub-topology, StoreUnavailableError when `bounds.wait`
+        seconds have brought none, LogError, and WouldWait.
         """
         until = self.world.seconds() + bounds.wait
         while True:
             try:
-                if tasks := self.tasks(subtopology):
+                tasks = self.tasks(subtopology)
+                if not any(store in each.layouts.now for each in tasks.values()):
+                    every = {task: each for part in self._tasks.values() for task, each in part.items()}
+                    check_number(self.application, subtopology, store, every)
+                if tasks:
                     return tasks
             except LogError:
                 if not self._has_closed:
@@ -299,9 +326,15 @@ class Copies(ABC):
             if self._has_closed:
                 raise self._closed(store)
             if self.world.seconds() >= until:
+                has_run = any(self._tasks.values())
+                why = (
+                    "the program with it has not begun to run"
+                    if has_run
+                    else "it has not run there since its last reset"
+                )
                 raise StoreUnavailableError(
                     f"application {self.application.id!r} has saved no store {store!r} in the log "
-                    f"{self.application.settings.shown('log')}: it has not run there since its last reset"
+                    f"{self.application.settings.shown('log')}: {why}"
                 )
             self.world.sleep(_NOTE_SECONDS)
 
@@ -326,6 +359,8 @@ class Copies(ABC):
     def task(self, subtopology: int, name: str) -> SavedTask:
         """Return one task. Raises ConfigError for one that is not of the sub-topology, and as `tasks`."""
         tasks = self.tasks(subtopology)
+        if name not in tasks:
+            tasks = self.tasks(subtopology, REFUSAL_SECONDS)
         if name not in tasks:
             advice = did_you_mean(name, tasks) or f"it is in: {', '.join(tasks) or 'none that has run'}"
             raise ConfigError(f"task {name!r} of application {self.application.id!r} does not have the store; {advice}")
@@ -384,7 +419,7 @@ class Copies(ABC):
             found = self._open(task, store)
         except StoreUnavailableError:
             raise NotHere(task.id) from None
-        if found.has(_wanted(task, bounds)) and (bounds.stale_ok or self._is_fresh(found)):
+        if found.has(_wanted(task, bounds)) and (bounds.stale_ok or self._is_fresh(found, bounds)):
             return found
         found.close()
         raise WouldWait
@@ -400,28 +435,32 @@ class Copies(ABC):
         found.close()
         return found.version is not None and may_precede(commit.version, found.version)
 
-    def note_followed(self, task: SavedTask, commit: Commit) -> None:
+    def note_followed(self, task: SavedTask, commit: Commit | None) -> None:
         """From now on let no version before a commit answer as a fresh one: a reader of changes begins behind it.
 
-        The reader reads the store next. From a version before it would never get the changes in between.
+        The reader reads the store next. From a version before it would never get the changes in between. Without a
+        commit, versions are those from before the application was reset.
         """
         self._followed[task.id] = commit, self.world.seconds()
 
-    def followed(self, task: SavedTask) -> Mapping[TopicPartition, int]:
-        """Return the positions that an answer from elsewhere has to have reached for such readers; mostly none.
+    def followed(self, task: SavedTask) -> Follows | None:
+        """Return what an answer from elsewhere has to have for such readers; mostly None.
 
-        Two seconds after a reader has begun, each fresh answer has.
+        Two seconds after a reader has begun, each fresh answer has it.
         """
         noted = self._followed.get(task.id)
-        if noted is None or self.world.seconds() - noted[1] > MOST_AGE_SECONDS:
-            return {}
-        return {each: noted[0].positions[each] for each in task.partitions if each in noted[0].positions}
+        if noted is None or (age := self.world.seconds() - noted[1]) > MOST_AGE_SECONDS:
+            return None
+        positions = {} if noted[0] is None else noted[0].positions
+        return Follows({each: positions[each] for each in task.partitions if each in positions}, age)
 
     def _is_before_followed(self, found: Snapshot) -> bool:
         """Return whether a snapshot may be of a version before that from which on a reader follows."""
         noted = self._followed.get(found.task)
         if noted is None or (found.confirmed_at is not None and found.confirmed_at >= noted[1]):
             return False
+        if noted[0] is None:
+            return found.version is not None
         return found.version is None or not may_precede(noted[0].version, found.version)
 
     def _missing(self, task: SavedTask, found: Snapshot, bounds: Bounds) -> str | None:
@@ -429,16 +468,17 @@ class Copies(ABC):
         wanted = _wanted(task, bounds)
         if wanted and not found.has(wanted) and not self._confirmed(task, found).has(wanted):
             return f"its copy here is not known to have processed the records before {_shown(wanted)}"
-        if bounds.stale_ok or self._is_fresh(found) or self._is_fresh(self._confirmed(task, found)):
+        if bounds.stale_ok or self._is_fresh(found, bounds) or self._is_fresh(self._confirmed(task, found), bounds):
             return None
         return (
             f"its copy here is at version {found.counter}, and the log has a later one: it is behind, or the task runs "
             "elsewhere; with stale_ok it answers as it is"
         )
 
-    def _is_fresh(self, found: Snapshot) -> bool:
-        age = inf if found.confirmed_at is None else self.world.seconds() - found.confirmed_at
-        return age <= MOST_AGE_SECONDS and not self._is_before_followed(found)
+    def _is_fresh(self, found: Snapshot, bounds: Bounds) -> bool:
+        at = -inf if found.confirmed_at is None else found.confirmed_at
+        is_recent = self.world.seconds() - at <= MOST_AGE_SECONDS and at >= bounds.since
+        return is_recent and not self._is_before_followed(found)
 
     @abstractmethod
     def _open(self, task: SavedTask, store: str) -> Snapshot:

@@ -118,6 +118,8 @@ class FollowedCopies(Copies):
             replica = self._replicas[task.id] = Replica(
                 self.application, task.id, self.log, self._directory / task.id, stores=own, world=self.world
             )
+        if replica.saved != task:  # such as after a reset: until the replica knows, nothing here answers
+            replica.look_again()
         if is_beside and replica.version is None and task.id not in self._shown:
             return  # it needs a restore of its own, which has its turn
         began, before = self.world.seconds(), self._shown.get(task.id)

@@ -21,13 +21,14 @@ from penstock import (
     World,
     duration_ms,
 )
+from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import GLOBAL, Places, open_log
 from penstock.plugins.state.copies.contents import KeyTasks, declared_store
 from penstock.support.names import did_you_mean
 
 from .changes_feed import ChangesFeed
-from .copies import Ahead, Bounds, Copies, NoteReader, TaskLag
+from .copies import REFUSAL_SECONDS, Ahead, Bounds, Copies, NoteReader, TaskLag
 from .followed_copies import FollowedCopies
 from .local_copies import Filler, GlobalCopies, LocalCopies
 from .noted_servers import TaskServer, active_server, task_servers
@@ -243,10 +244,12 @@ class Queries:
             self._opening.release()
 
     def _check_topics(self, subtopology: int, store: str, bounds: Bounds) -> None:
-        tasks = self.copies_of(subtopology).tasks(subtopology)
-        known = {each.topic for task in tasks.values() for each in task.partitions}
-        wrong = sorted({each.topic for each in bounds.at_least} - known)
-        if wrong and tasks:
+        asked = {each.topic for each in bounds.at_least}
+        known = _topics_of(self.copies_of(subtopology).tasks(subtopology))
+        if known and asked - known:
+            self._note_reader.renew(REFUSAL_SECONDS)
+            known = _topics_of(self.copies_of(subtopology).tasks(subtopology, REFUSAL_SECONDS))
+        if known and (wrong := sorted(asked - known)):
             raise ConfigError(
                 f"at_least: the tasks of store {store!r} do not read {', '.join(wrong)}; they read "
                 f"{', '.join(sorted(known))}"
@@ -319,6 +322,10 @@ class Queries:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def _topics_of(tasks: Mapping[str, SavedTask]) -> set[str]:
+    return {each.topic for task in tasks.values() for each in task.partitions}
 
 
 def _stores(application: Application) -> dict[str, tuple[int, StoreBuilder]]:

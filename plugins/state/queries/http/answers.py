@@ -104,16 +104,23 @@ class Answers:
             return tasks[0].id if len(tasks) == 1 else None
         return reading.task
 
-    def followed(self, name: str, given: Parameters, task: str | None = None) -> list[str]:
-        """Return as `at_least` what an answer of another server has to have reached for readers of changes here.
+    def followed(self, name: str, given: Parameters, task: str | None = None) -> tuple[list[str], float | None]:
+        """Return what an answer of another server has to have for readers of changes here.
 
-        Of one task, or of all. Raises as `tasks`.
+        As `at_least`, and within how many seconds the log has to have been asked (None: as ever). Of one task, or of
+        all. Raises as `tasks`.
         """
         if given.flag("stale_ok"):
-            return []
+            return [], None
         reading = self._reading(name, given)
-        positions = [reading.copies.followed(each) for each in reading.tasks() if task in (None, each.id)]
-        return [f"{each.topic}:{each.partition}:{offset}" for found in positions for each, offset in found.items()]
+        found = [reading.copies.followed(each) for each in reading.tasks() if task in (None, each.id)]
+        at_least = [
+            f"{each.topic}:{each.partition}:{offset}"
+            for follows in found
+            if follows is not None
+            for each, offset in follows.positions.items()
+        ]
+        return at_least, min((each.age for each in found if each is not None), default=None)
 
     def is_shown(self, name: str) -> bool:
         """Return whether a store may be asked, with its values."""

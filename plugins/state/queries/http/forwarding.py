@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from math import inf
 from typing import Any, NamedTuple
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +22,9 @@ _log = logging.getLogger("penstock.queries")
 FORWARDED = "x-penstock-forwarded"
 """The header of a request that a server has forwarded: it is not forwarded again. It has the id that the log has the
 application under."""
+ASKED_WITHIN = "x-penstock-asked-within"
+"""The header of a forwarded request: an answer that may not be stale is one for which the log was asked within so many
+seconds."""
 _SILENT_SECONDS = 5.0
 """How long a server that did not answer is not asked again."""
 _NOT_LET_IN = (401, 403)
@@ -34,13 +38,15 @@ class Sent(NamedTuple):
     target: str
     headers: Mapping[str, str]
     body: bytes = b""
+    asked_within: float | None = None
 
-    def with_at_least(self, given: Sequence[str]) -> Sent:
-        """Return the request with more of the parameter `at_least`."""
-        if not given:
-            return self
-        more = urlencode([("at_least", each) for each in given])
-        return self._replace(target=f"{self.target}{'&' if '?' in self.target else '?'}{more}")
+    def for_followers(self, at_least: Sequence[str], asked_within: float | None) -> Sent:
+        """Return the request with more of the parameter `at_least`, and within how many seconds the log was asked."""
+        made = self if asked_within is None else self._replace(asked_within=asked_within)
+        if not at_least:
+            return made
+        more = urlencode([("at_least", each) for each in at_least])
+        return made._replace(target=f"{self.target}{'&' if '?' in self.target else '?'}{more}")
 
 
 class Forwarding:
@@ -60,6 +66,13 @@ class Forwarding:
         """Return whether a request is for this application, by its header (None: it comes from a client)."""
         # An earlier penstock sends no id.
         return forwarded is None or forwarded in ("1", self._queries.application.id)
+
+    def since(self, asked_within: str | None) -> float:
+        """Return the time since which the log was asked for an answer, by the header of a request."""
+        try:
+            return -inf if asked_within is None else self._seconds() - max(0.0, float(asked_within))
+        except ValueError:
+            return -inf
 
     def others(self, task: str | None) -> list[str]:
         """Return the URLs of the other servers that can answer for a task (None: for all), the best one first.
@@ -88,6 +101,8 @@ class Forwarding:
             found = self._connections[url] = Connections(url)
         headers = [(name, value) for name in _PASSED_ON if (value := sent.headers.get(name)) is not None]
         headers.append((FORWARDED, self._queries.application.id))
+        if sent.asked_within is not None:
+            headers.append((ASKED_WITHIN, f"{sent.asked_within:.6f}"))
         answer = await found.ask(sent.method, sent.target, headers, sent.body)
         if answer is None:
             self._silent_until[url] = self._seconds() + _SILENT_SECONDS

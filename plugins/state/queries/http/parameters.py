@@ -8,6 +8,7 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -76,6 +77,8 @@ class Parameters:
     """The parameters in the query of a request. Each method raises Refused for what it does not take."""
 
     def __init__(self, given: Iterable[tuple[str, str]], known: Mapping[str, object]) -> None:
+        self.since = -inf
+        """As `Bounds.since`."""
         self._values: dict[str, list[str]] = {}
         for name, value in given:
             if name not in known:
@@ -128,12 +131,12 @@ class Parameters:
             partition, offset = TopicPartition(found[1], int(found[2])), int(found[3])
             at_least[partition] = max(offset, at_least.get(partition, 0))
         wait_ms = self.number("wait", _DEFAULT_WAIT_MS, most=MOST_WAIT_MS)
-        return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000)
+        return Bounds(self.flag("stale_ok"), at_least, wait_ms / 1000, self.since)
 
     def without_wait(self) -> Parameters:
         """Return the same parameters, with `wait=0`."""
         made = Parameters((), {})
-        made._values = {**self._values, "wait": ["0"]}
+        made._values, made.since = {**self._values, "wait": ["0"]}, self.since
         return made
 
     def page(self, secret: bytes) -> Page | None:

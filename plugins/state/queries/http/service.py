@@ -18,7 +18,7 @@ from penstock.support.packages import needed
 from ..copies import NotHere, WouldWait, at_once
 from ..subscription import ChangesEndedError, Subscription, token_of
 from .answers import Answers, Data, Followed
-from .forwarding import FORWARDED, Forwarding, Sent
+from .forwarding import ASKED_WITHIN, FORWARDED, Forwarding, Sent
 from .guard import Guard, Refused, refusal
 from .parameters import GONE, OPERATIONS, Operation, Parameters, description, keys_of_body
 
@@ -148,7 +148,7 @@ class _Service:
         known = dict.fromkeys(operation.parameters)
 
         async def answer(request: Request) -> Response:
-            given = Parameters.of(request.scope["query_string"], known)
+            given = self._given(request, known)
             name = request.path_params.get("store", "")
             if operation.name == "stores":
                 return _json(self._answers.stores())
@@ -178,7 +178,7 @@ class _Service:
         """
         try:
             self._check(request)
-            given = Parameters.of(request.scope["query_string"], _OF_KEY)
+            given = self._given(request, _OF_KEY)
             try:
                 return _json(self._answers.get_at_once(name, given))
             except NotHere as missing:
@@ -191,6 +191,12 @@ class _Service:
             return _refusal(refusal(error))
         except Exception as error:
             return await _failed(request, error)
+
+    def _given(self, request: Request, known: Mapping[str, object]) -> Parameters:
+        given = Parameters.of(request.scope["query_string"], known)
+        if self._forwarding is not None and FORWARDED in request.headers:
+            given.since = self._forwarding.since(request.headers.get(ASKED_WITHIN))
+        return given
 
     async def live(self, request: Request) -> Response:
         """Answer that the server is there."""
@@ -244,7 +250,7 @@ class _Service:
                 if refused.status not in (503, GONE):
                     raise
             with suppress(PenstockError):
-                sent = sent.with_at_least(await self._in_thread(self._answers.followed, name, given.without_wait()))
+                sent = sent.for_followers(*await self._in_thread(self._answers.followed, name, given.without_wait()))
             if (answer := await self._forwarded(others, sent)) is not None:
                 return answer
         return await self._data(work, name, given, *more)
@@ -258,7 +264,7 @@ class _Service:
             others = at_once(lambda: forwarding.others(task))
             if not others:
                 return None
-            sent = sent.with_at_least(at_once(lambda: self._answers.followed(name, given, task)))
+            sent = sent.for_followers(*at_once(lambda: self._answers.followed(name, given, task)))
         except (WouldWait, PenstockError):
             return None
         return await self._forwarded(others, sent) or await self._data(self._answers.get, name, given)
