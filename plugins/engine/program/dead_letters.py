@@ -14,6 +14,7 @@ from penstock import (
     Application,
     Commit,
     ConfigError,
+    FencedError,
     Headers,
     Log,
     OutputBatch,
@@ -359,7 +360,8 @@ def replay(
     Back means into the same partition; `targets` choose where it is gone, where the key moved, and in `to`. `again`:
     also letters that were replayed before; None: if the selection goes by place or time. Letters that cannot be sent
     wait, and hold up no others. Sent and remembered is one commit, so a killed replay continues. At most `limit` are
-    sent. Raises UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id.
+    sent. Raises UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id, and
+    FencedError when another replay of the topic began meanwhile.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
@@ -375,7 +377,14 @@ def replay(
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:
-            one.run_and_commit()
+            try:
+                one.run_and_commit()
+            except FencedError as error:
+                sent = sum(each.records for each in (*total, *one.now.sent.values()))
+                raise FencedError(
+                    f"another replay of {topic!r} began meanwhile, and has taken over: this one has ended, and what "
+                    f"it has sent counts ({sent} records). Replay again when the other one has ended"
+                ) from error
         total += one.now.sent.values()
         left_out += one.now.left_out
         held += one.now.held
@@ -469,6 +478,9 @@ class _PartitionReplay:
             try:
                 committer.commit(Commit({self.partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
                 return
+            except FencedError:
+                self.now = before
+                raise
             except RecordRefusedError as refusal:
                 refused = (each for each in outputs if each.topic == refusal.topic)
                 if not any(any(map(refusal.refuses, each.keys, each.values, each.timestamps)) for each in refused):
