@@ -12,7 +12,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
-from penstock import Application, FencedError, Log, PenstockError, TopicPartition
+from penstock import Application, ConfigError, FencedError, Log, PenstockError, TopicPartition
 from penstock.plugins.engine.program.dead_letters import (
     ApplicationTargets,
     Letter,
@@ -119,6 +119,8 @@ class Letters:
                 found = _latest(log, topic, selection, number(given, "before", -1))
                 done = replayed(log, topic)
                 targets = ApplicationTargets(self._application, log)
+        except ConfigError as error:  # such as a partition that is not there; it has no secrets
+            return {**context, "refused": f"{error}.", "status": 400}
         except PenstockError as error:
             return {**context, **_refused(error)}
         letters = sorted(chain.from_iterable(found.values()), key=lambda each: -each.timestamp)
