@@ -15,7 +15,7 @@ HIDDEN = "********"
 
 _SECRET_NAME = re.compile(
     r"passw|passphrase|pwd|secret|token|jaas|credential|private|ssl\.?key|api\.?key|access\.?key|auth\.?user"
-    r"|user\.?info|keytab|keystore|sasl\.oauthbearer\.config|(^|\.)(pin|pass|key|auth)$"
+    r"|user\.?info|keytab|keystore|sasl\.oauthbearer\.config|authorization|cookie|(^|\.)(pin|pass|key|auth)$"
 )
 # A secret of a URL ends at the last @ of its word: people leave / and @ in it as they are, and half of all keys for S3
 # have a /. These are looked for in words up to that @, where each search ends at once.
@@ -24,7 +24,11 @@ _USER_OF_URL = re.compile(rf"://{_USER}")
 _USER_OF_PLACE = re.compile(
     rf"(?<=kafka:)[^/\s@:]\S*(?=@)|(?<=://){_USER}|(?<=\w:)(?=[^/\s@:])(?![\w+.-]{{1,20}}://){_USER}"
 )
-_SECRET_VALUE = re.compile(r"-----BEGIN|(?i:passw|secret|token|credential)\w*\s*[=:]")
+_SECRET_VALUE = re.compile(
+    r"-----BEGIN|(?i:passw|secret|token|credential)\w*\s*[=:]|^\s*(?i:authorization:.*|bearer\s+\S+|basic\s+\S+)\s*$"
+)
+_QUOTED = re.compile(r"setting '[\w.-]+'|(?<!\w)('[^']+'|\"[^\"]+\")(?!\w)")
+"""In an error: the name of a setting, or another text in quotes."""
 _PARAMETER = re.compile(
     r"(?i:(?<=[?&;,])([\w.-]*(?:key|secret|passw|token|credential)[^=&;,]*=)[^&;,]*(?:,(?![\w.-]+=|\s)[^&;,\s]*)*)"
 )
@@ -90,20 +94,37 @@ def hide(name: str, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {each: hide(str(each), inner) for each, inner in value.items()}
     if isinstance(value, (list, tuple, set, frozenset)):
+        if len(value) == 2 and isinstance(value, (list, tuple)) and isinstance(value[0], str) and is_secret(value[0]):
+            return [hide(name, value[0]), HIDDEN]  # a header or an option by its name
         return [hide(name, inner) for inner in value]
     return value
 
 
 @contextmanager
 def hidden_in_errors(secret: str) -> Iterator[None]:
-    """Put stars in place of a secret, as `repr` has it, into errors of the block about settings; "" hides nothing."""
+    """Put stars in place of a secret, as `repr` has it, into errors of the block about settings; "" hides nothing.
+
+    So it is with a part of it that an error names in quotes, such as what is before or behind a colon.
+    """
     try:
         yield
     except (ConfigError, PluginError) as error:
         bare = secret.strip("'\"")
-        if len(bare) < 3 or bare not in str(error):
+        if len(bare) < 3:
             raise
-        raise type(error)(str(error).replace(bare, HIDDEN)) from None
+        text = _QUOTED.sub(lambda found: _part_hidden(found, bare), str(error).replace(bare, HIDDEN))
+        if text == str(error):
+            raise
+        raise type(error)(text) from None
+
+
+def _part_hidden(found: re.Match[str], secret: str) -> str:
+    """Return a text in quotes, or stars if it is a part of a secret: whole words of it."""
+    if found[1] is None:
+        return found[0]
+    part = found[1][1:-1]
+    is_part = len(part) > 2 and re.search(rf"(?<![^\W_]){re.escape(part)}(?![^\W_])", secret) is not None
+    return f"'{HIDDEN}'" if is_part else found[0]
 
 
 def hide_in_places(text: str) -> str:

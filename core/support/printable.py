@@ -4,9 +4,15 @@ from __future__ import annotations
 
 _CONTROLS = {
     code: f"\\u{code:04x}"
-    for code in (*range(9), *range(11, 32), *range(127, 160), *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+    for code in (
+        *(*range(9), *range(11, 32), *range(127, 160)),  # control characters but for tab and line feed
+        *(0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)),  # that turn the direction of text
+        *(0x2028, 0x2029, 0x200B, *range(0x2060, 0x2065), 0xFEFF),  # that end a line, or are not seen
+        *range(0xD800, 0xE000),  # halves of surrogate pairs, which UTF-8 does not have
+    )
 }
-"""Control characters but for tab and line feed, and those that turn the direction of text, with their JSON escapes."""
+"""Characters that are escaped, with their JSON escapes."""
+_ENDS = {ord("\t"): "\\t", ord("\n"): "\\n"}
 
 
 def printable(text: str) -> str:
@@ -16,3 +22,12 @@ def printable(text: str) -> str:
     'a\tb\n\\u001b[2J'
     """
     return text.translate(_CONTROLS)
+
+
+def on_one_line(text: str) -> str:
+    r"""Return `printable` text on one line: a name or a cell of a table, which could pass for the next one else.
+
+    >>> on_one_line("orders\n\x1b[2J")
+    'orders\\n\\u001b[2J'
+    """
+    return printable(text).translate(_ENDS)

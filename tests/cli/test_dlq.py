@@ -182,18 +182,54 @@ def test_a_missing_topic_is_said_with_what_to_do(letters: Console) -> None:
 def test_no_record_controls_the_terminal(console: Console) -> None:
     """Colours, the title, the cursor, and the direction of text."""
     console("topics", "create", "words", "dead")
-    hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\x7f\u202e"
+    hostile = "\x1b[2J\x1b]0;title\x07\x9b31m\x7f\u202e\u200f\ufeff"
     note = Failure(Stage.PROCESSING, ValueError(f"a{hostile}\n\tb"), "check", "0_0", "words", 0, 0)
     headers = ((f"name{hostile}", hostile.encode()), *letter_headers(note))
     with open_log(Settings(data_dir=str(console.directory / ".penstock"))) as log:
         log.append(OutputBatch("dead", [hostile.encode()], [hostile.encode()], [0], [headers]))
-    escaped = "\\u001b[2J\\u001b]0;title\\u0007\\u009b31m\\u007f\\u202e"
+    escaped = "\\u001b[2J\\u001b]0;title\\u0007\\u009b31m\\u007f\\u202e\\u200f\\ufeff"
     text = console("dlq", "show", "dead").stdout
     assert f"header     name{escaped}: " in text and f"ValueError: a{escaped}\n" in text
     as_json = console("dlq", "show", "dead", "--json").stdout
     for shown in (text, as_json, console("topics", "create", f"a{hostile}", code=1).stderr):
         assert all(each.isprintable() or each in "\n\t" for each in shown), shown
     assert json.loads(as_json)["headers"][0][0] == f"name{hostile}"
+
+
+def test_no_name_in_a_header_passes_for_another_row(letters: Console) -> None:
+    """Other clients write headers, too."""
+    forged = [("exception", b"E\n  message    all is well\xe2\x80\xa8x"), ("topic", b"words\ndead   other  E  9  9")]
+    headers = tuple((f"__streams.errors.{name}", value) for name, value in forged)
+    with open_log(Settings(data_dir=str(letters.directory / ".penstock"))) as log:
+        log.append(OutputBatch("dead", [b"k"], [b"v"], [99], [headers]))
+    listed = letters("dlq", "list", TARGET).stdout.splitlines()
+    assert len(listed) == 4 and sum("words\\ndead   other  E  9  9" in each for each in listed) == 1
+    text = letters("dlq", "show", "dead", "--since", "99").stdout.splitlines()
+    assert "  exception  E\\n  message    all is well\\u2028x" in text
+    assert "  read from  words\\ndead   other  E  9  9 partition None offset None" in text
+    assert text.count("  message    ") == 1
+
+
+HOSTILE_FAILURE = """
+from penstock import Application, Processor, Topology
+
+class Fail(Processor):
+    def process(self, record):
+        raise ValueError("half \\ud800, turned \\u202e\\u200f, ended \\u2028")
+
+application = Application("failing", Topology().add_source("in", "words").add_processor("fail", Fail, "in"))
+"""
+
+
+def test_no_failure_breaks_what_shows_it(letters: Console) -> None:
+    """Half a surrogate pair, as JSON may have it, is not in UTF-8."""
+    letters.write("failing.py", HOSTILE_FAILURE)
+    letters("run", "failing:application", "--engine", "embedded", "--until", "ends", code=1)
+    for verb in ("status", "status --json", "health", "top --once"):
+        name, *options = verb.split()
+        answer = letters(name, "failing:application", *options, code=1 if name == "health" else 0)
+        if name != "top":  # which has one line for it, as wide as the terminal
+            assert "half \\ud800, turned \\u202e\\u200f, ended \\u2028" in answer.stdout + answer.stderr, verb
 
 
 def test_a_killed_replay_is_taken_up_where_it_was(console: Console) -> None:

@@ -6,11 +6,14 @@ import json
 import os
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pyarrow
 import pytest
 from pyarrow import parquet
 
+from penstock.plugins.state.copies import contents
+from penstock.plugins.testing.strategies import Line, Order
 from penstock.stores.kinds import plain
 
 from .applications import run
@@ -62,17 +65,39 @@ def test_a_pipe_is_written_to_and_a_link_keeps_what_it_names(kinds: Console) -> 
 
 def test_portions_of_large_values_end_by_their_bytes(kinds: Console, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
     """A portion had 20,000 entries of any size, all in memory."""
-    target, copy = "kinds:application", ("--application-id", "copy")
+    target = "kinds:application"
     rows = [{"key": f"k{number:03}", "value": "x" * 1_000, "timestamp": number} for number in range(100)]
-    kinds.write("all.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    kinds("state", "import", target, "stamped", "all.jsonl", *copy)
     monkeypatch.setattr(plain, "_PORTION_BYTES", 20_000)
-    kinds("state", "export", target, "stamped", "--output", "all.parquet", *copy)
-    with parquet.ParquetFile("all.parquet") as file:
-        groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
-    assert sum(groups) == 100 and max(groups) <= 20 + 32
-    exported = kinds.json_lines("state", "export", target, "stamped", *copy)
-    assert [{name: each[name] for name in row} for each, row in zip(exported, rows, strict=True)] == rows
+    monkeypatch.setattr(contents, "_PORTION_BYTES", 20_000)
+    times = {"windows": {"start": 0, "end": 10_000}, "sessions": {"start": 5, "end": 9}}
+    for store in ("stamped", "windows", "sessions", "lists"):
+        given = [{**row, **times.get(store, {})} for row in rows]
+        kinds.write("all.jsonl", "".join(json.dumps(row) + "\n" for row in given))
+        copy = ("--application-id", f"copy-of-{store}")
+        kinds("state", "import", target, store, "all.jsonl", *copy)
+        kinds("state", "export", target, store, "--output", "all.parquet", *copy)
+        with parquet.ParquetFile("all.parquet") as file:
+            groups = [file.metadata.row_group(number).num_rows for number in range(file.num_row_groups)]
+        assert sum(groups) == 100 and max(groups) <= 20 + 32, store
+        exported = kinds.json_lines("state", "export", target, store, *copy)
+        for each, row in zip(exported, given, strict=True):
+            assert each == {name: row[name] for name in each if name in row} | {
+                name: each[name] for name in ("task", "version")
+            }
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("x" * 500, 500),
+        ({"a" * 100: [b"b" * 100, ("c" * 100, None)]}, 300),
+        (Order(UUID(int=1), [Line("s" * 100)], {"n" * 50: Line("t" * 50)}), 200),
+        (None, 0),
+        (5, 0),
+    ],
+)
+def test_the_size_of_a_value_is_about_known(value: Any, expected: int) -> None:
+    assert expected <= contents._about_bytes(value, 4) < expected + 150
 
 
 @pytest.mark.parametrize("store", ["stamped", "expiring", "windows", "sessions", "versions", "lists", "numbers"])

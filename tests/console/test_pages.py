@@ -20,14 +20,19 @@ from penstock import (
     Application,
     ConfigError,
     DeadLetter,
+    FencedError,
+    Headers,
     OutputBatch,
+    ProcessingError,
     Processor,
     Secret,
     Topology,
+    fail,
     key_value_store,
     run,
 )
 from penstock.console import console_app
+from penstock.plugins.engine.program.dead_letters import ApplicationTargets, Selection, replay
 from penstock.plugins.operate.console import watch
 from penstock.plugins.operate.console.app import Right, Rights
 from penstock.plugins.operate.console.pages import pages
@@ -136,12 +141,17 @@ def test_stores_are_browsed(reader: Reader) -> None:
     assert "There is no store of this name" in reader.get("store?name=../../etc/passwd").text
 
 
+def test_a_partition_that_is_not_there_is_named(reader: Reader) -> None:
+    answer = reader.get("dead-letters?partition=7")
+    assert answer.status == 400
+    assert "topic 'dead' has no partition 7: it has 1, numbered from 0." in answer.text
+
+
 def test_dead_letters_are_listed_but_not_replayed_without_the_right(reader: Reader) -> None:
     page = reader.get("dead-letters")
     assert "ValueError from in" in page.text and "<b>of bad</b>" in page.text and "Replay" not in page.text
     assert reader.post("replay", topic="dead", partition="0", offset="0").status == 403
     assert reader.get("dead-letters?topic=in").status == 404
-    assert reader.get("dead-letters?partition=9").status == 200
 
 
 def test_a_letter_is_replayed_by_the_token_that_acts(tmp_path: Path) -> None:
@@ -251,6 +261,44 @@ def test_letters_of_one_record_are_replayed_once_by_their_buttons(tmp_path: Path
             assert "Replayed: 1." in reader.post("replay", **fields_of(page, 0)).text
             assert "Not sent: the letter, or another one" in reader.post("replay", **fields_of(page, 1)).text
             assert len(surroundings.read("in")[0]) == 1
+
+
+def test_another_replay_takes_over_and_each_letter_is_sent_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one by the command line: it begins when the page's replay has sent the letters of one partition."""
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 1, "dead": 2})
+        headers = (("__streams.errors.exception", b"E"), ("__streams.errors.topic", b"in"))
+        keys: list[bytes | None] = [b"%d" % number for number in range(20)]
+        surroundings.log.append(OutputBatch("dead", keys, keys, [0] * 20, [headers] * 20))
+        made = application(surroundings)
+        asked: list[str] = []
+        refuses = ApplicationTargets.refuses
+
+        def refuses_late(targets: ApplicationTargets, topic: str) -> str | None:
+            asked.append(topic)
+            if len(asked) == 20:
+                replay(surroundings.log, "dead", Selection())
+            return refuses(targets, topic)
+
+        with Queries.of_this_machine(made) as queries, served(queries, pages=pages, actions_token=ACTIONS) as url:
+            reader = Reader(url)
+            reader.post("login", token=ACTIONS)
+            monkeypatch.setattr(ApplicationTargets, "refuses", refuses_late)
+            answer = reader.post("replay", topic="dead", form="f")
+            assert answer.status == 409 and "Another replay of this topic began meanwhile" in answer.text
+            assert sorted(value or "" for _, value, _ in surroundings.read("in")[0]) == sorted(map(str, range(20)))
+            asked.clear()
+            assert "Replayed: 0." in reader.post("replay", topic="dead", form="f").text
+            asked.clear()
+            monkeypatch.setattr(ApplicationTargets, "refuses", refuses)
+            surroundings.log.append(OutputBatch("dead", keys, keys, [0] * 20, [headers] * 20))
+            counts = [len(each) for each in surroundings.read("dead").values()]
+            monkeypatch.setattr(ApplicationTargets, "refuses", refuses_late)
+            with pytest.raises(FencedError, match=rf"has taken over.*having sent {counts[0] // 2} records"):
+                replay(surroundings.log, "dead", Selection(), targets=ApplicationTargets(made, surroundings.log))
+            assert len(surroundings.read("in")[0]) == 40
 
 
 def test_servers_at_two_ports_of_a_host_have_sessions_of_their_own(queries: Queries) -> None:
@@ -395,6 +443,34 @@ def test_keys_values_and_failures_are_shown_as_text(tmp_path_factory: Any, texts
                 for text in texts:
                     if page != "dead-letters" or text:
                         assert printable(text) in shown, "control characters are seen, and no other text is"
+
+
+def test_no_header_or_failure_turns_a_page(tmp_path: Path) -> None:
+    """Other clients write the headers of letters, too; a run fails with any text."""
+    with Surroundings(tmp_path / "data") as surroundings:
+        surroundings.create(**{"in": 1, "dead": 1})
+        hostile = "\u202e\u200f\u2028\x1b[2J\nnext"
+        names = ("exception", "topic", "message", "stacktrace")
+        headers = tuple((f"__streams.errors.{name}", f"{name}{hostile}".encode()) for name in names)
+        long = (*headers[:2], ("__streams.errors.message", b"m" * 50_000))
+        letters: list[Headers] = [(*headers, (f"h{hostile}", hostile.encode())), long]
+        surroundings.log.append(OutputBatch("dead", [b"k"] * 2, [b"v"] * 2, [8, 9], letters))
+        surroundings.put("in", [("bad", hostile, 1)])
+        made = application(surroundings)
+        with pytest.raises(ProcessingError):
+            run(made.with_settings(processing_handler=fail))
+        with Queries.of_this_machine(made) as queries, closing(console_app(queries)) as console:
+            for page in PAGES:
+                answer = in_process(console, page)
+                assert not set(answer.html) & {"\u202e", "\u200f", "\u2028", "\x1b"}, page
+                if page == "dead-letters":
+                    assert "topic\\u202e\\u200f\\u2028\\u001b[2J\\nnext partition None" in answer.text
+                    assert "exception\\u202e\\u200f\\u2028\\u001b[2J\\nnext" in answer.text
+                    assert "m" * 20_000 + "… (50,000 characters)" in answer.text
+                if page == "":
+                    assert "<b>\\u202e\\u200f\\u2028\\u001b[2J next" in answer.text, "why the run has failed"
+            searched = in_process(console, "store?name=texts&key=%1B%E2%80%AE")
+            assert ("input", {"name": "key", "value": "\x1b\u202e"}) in searched.page.tags, "as it was given"
 
 
 def in_process(app: Any, page: str) -> Answer:

@@ -59,6 +59,9 @@ HOLDING = [
     {"user": {"api_key": CANARY}},
     {"user": {"service": {"headers": [{"token": CANARY}]}}},
     {"user": {"thing": Secret(CANARY)}},
+    {"user": {"headers": {"Authorization": f"Bearer {CANARY}", "Cookie": CANARY}}},
+    {"user": {"headers": [["X-Thing", f"Bearer {CANARY}"], ["Proxy-Authorization", CANARY], ("x-api-key", CANARY)]}},
+    {"user": {"headers": [{"name": "X-Thing", "value": f"basic {CANARY}"}, f"Authorization: Digest {CANARY}"]}},
     {"changelog": f"directory:s3://key:{CANARY}@bucket/path"},
     {"changelog": f"directory:s3://bucket/path?access_key=x&secret_key={CANARY}"},
 ]
@@ -80,6 +83,8 @@ def test_what_is_no_secret_is_shown() -> None:
     shown = repr(Settings(clients={"security.protocol": "SASL_SSL", "sasl.username": "me"}, log="local:here"))
     for each in ("SASL_SSL", "'me'", "local:here"):
         assert each in shown
+    user = {"pairs": [["limit", 3], ["a", "b"]], "text": "the bearer of news", "basic": "a basic plan for all"}
+    assert Settings(user=user).shown("user") == user
 
 
 def test_the_clients_values_are_text_and_a_secret_is_revealed() -> None:

@@ -220,6 +220,29 @@ def test_a_secret_may_be_in_a_file(here: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("LOG", f"{CANARY}:here"),
+        ("CHANGELOG", f"{CANARY}:s3://x"),
+        ("VALUE_SERDE", f"{CANARY}:int"),
+        ("STORE_BACKEND", CANARY),
+        ("PROCESSING_HANDLER", f"os:{CANARY}"),
+        ("TIMESTAMP_EXTRACTOR", f"{CANARY}:extract"),
+        ("PROCESSOR_WRAPPER", f"http://{CANARY}"),
+        ("COMMIT_INTERVAL", f"5s {CANARY}"),
+        ("MAX_RECORDS_PER_BATCH", CANARY),
+    ],
+)
+def test_no_error_shows_a_part_of_what_a_file_has(here: Path, variable: str, text: str) -> None:
+    """Such as another file than was meant, with a password."""
+    (here / "file").write_text(text)
+    with pytest.raises((ConfigError, PluginError)) as caught:
+        Application("app", TOPOLOGY).under(environment_layer({f"PENSTOCK_{variable}_FILE": str(here / "file")}))
+    assert CANARY not in "".join(traceback.format_exception(caught.value))
+    assert str(caught.value).startswith(f"PENSTOCK_{variable}_FILE: ") and "********" in str(caught.value)
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "sasl.oauthbearer.assertion.private.key.file = 'key.pem'",

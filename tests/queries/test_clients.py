@@ -23,6 +23,7 @@ import pytest
 
 from penstock import ConfigError, StoreUnavailableError
 from penstock.client import AsyncClient, Client, QueryError
+from penstock.plugins.state.queries.http.forwarding import Connections
 
 from ..waiting import wait_until
 from .served import served
@@ -63,7 +64,7 @@ def certificate(directory: Path) -> tuple[Path, Path]:
     return files
 
 
-def test_tls(asked: Asked, tmp_path: Path) -> None:
+def test_tls(asked: Asked, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     cert, key = certificate(tmp_path)
     with served(asked.here, certificate=cert, private_key=key) as url:
         assert url.startswith("https://127.0.0.1:")
@@ -77,6 +78,13 @@ def test_tls(asked: Asked, tmp_path: Path) -> None:
             stranger.store("plain").get("a")
         with Client(url.replace("https", "http")) as plain, pytest.raises(QueryError, match="does not answer"):
             plain.store("plain").get("a")
+        with served(asked.here) as plain_url:
+            for other in (url, plain_url.replace("http:", "https:")):
+                connections = Connections(other)
+                for _ in range(2):
+                    assert asyncio.run(connections.ask("GET", "/health/live", [], b"")) is None
+                said = [each.getMessage() for each in caplog.records if other in each.getMessage()]
+                assert len(said) == 1 and said[0].startswith(f"{other} cannot be asked by TLS ("), said
     wrong = pytest.raises(ConfigError, match="the certificate or its key cannot be used")
     with wrong, served(asked.here, certificate=cert, private_key=cert):
         pass

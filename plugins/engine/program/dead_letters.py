@@ -14,6 +14,7 @@ from penstock import (
     Application,
     Commit,
     ConfigError,
+    FencedError,
     Headers,
     Log,
     OutputBatch,
@@ -359,23 +360,27 @@ def replay(
     Back means into the same partition; `targets` choose where it is gone, where the key moved, and in `to`. `again`:
     also letters that were replayed before; None: if the selection goes by place or time. Letters that cannot be sent
     wait, and hold up no others. Sent and remembered is one commit, so a killed replay continues. At most `limit` are
-    sent. Raises UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id.
+    sent. Raises UnknownTopicError without a topic `to`, ConfigError for another use of the id, FencedError for a rival.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")
     total: list[Sent] = []
     held: Counter[tuple[str, str]] = Counter()
-    left_out = 0
+    left_out, also_replayed = 0, selection.by_place if again is None else again
     for partition in partitions_of(log, topic, selection):
-        if limit is not None and sum(each.records for each in total) >= limit:
-            break
         left = None if limit is None else limit - sum(each.records for each in total)
-        also_replayed = selection.by_place if again is None else again
+        if left is not None and left <= 0:
+            break
         one = _PartitionReplay(log, partition, selection, to, left, also_replayed, targets)
         if dry_run:
             one.run(replayed(log, topic)[partition.partition])
         else:
-            one.run_and_commit()
+            try:
+                one.run_and_commit()
+            except FencedError as error:
+                sent = sum(each.records for each in (*total, *one.now.sent.values()))
+                what = f"another replay of {topic!r} has taken over: this one has ended, having sent {sent} records"
+                raise FencedError(f"{what}, which count. Replay again when the other one has ended") from error
         total += one.now.sent.values()
         left_out += one.now.left_out
         held += one.now.held
@@ -469,6 +474,9 @@ class _PartitionReplay:
             try:
                 committer.commit(Commit({self.partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
                 return
+            except FencedError:
+                self.now = before
+                raise
             except RecordRefusedError as refusal:
                 refused = (each for each in outputs if each.topic == refusal.topic)
                 if not any(any(map(refusal.refuses, each.keys, each.values, each.timestamps)) for each in refused):

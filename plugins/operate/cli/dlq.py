@@ -13,6 +13,7 @@ import click
 from penstock import ConfigError, LogError
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
+from penstock.support.printable import on_one_line
 
 from .command import Group, options
 from .options import application_options, find_application, find_settings, log_options, named_application, open_log
@@ -277,13 +278,13 @@ def _as_text(letter: Letter) -> str:
         lines.append("  no dead letter: it lacks the headers of one")
     else:
         where = (
-            f"{said.topic} partition {said.partition} offset {said.offset}"
+            f"{on_one_line(said.topic)} partition {said.partition} offset {said.offset}"
             if said.topic
             else "no record (a punctuator)"
         )
         lines += [
             f"  read from  {where}",
-            f"  exception  {letter.exception}",
+            f"  exception  {on_one_line(letter.exception or '')}",
             f"  message    {_indented(said.message)}",
         ]
     lines += [
@@ -291,7 +292,7 @@ def _as_text(letter: Letter) -> str:
         f"  key        {_shown(letter.key)}",
         f"  value      {_shown(letter.value)}",
     ]
-    lines += [f"  header     {name}: {_shown(value)}" for name, value in letter.headers]
+    lines += [f"  header     {on_one_line(name)}: {_shown(value)}" for name, value in letter.headers]
     if said is not None and said.stacktrace:
         lines += [f"  {line}" for line in said.stacktrace.rstrip().splitlines()]
     return "\n".join(lines) + "\n\n"

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, cast
 import click
 
 from penstock import Clock, SystemClock
-from penstock.support.printable import printable
+from penstock.support.printable import on_one_line, printable
 
 from .failures import ReaderGone
 
@@ -99,7 +99,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, num
 
     `numbers` names the columns that are aligned to the right. A cell of None is shown as "-".
     """
-    cells = [["-" if cell is None else printable(str(cell)) for cell in row] for row in rows]
+    cells = [["-" if cell is None else on_one_line(str(cell)) for cell in row] for row in rows]
     if sys.stdout.isatty():
         from rich import box
         from rich.table import Table

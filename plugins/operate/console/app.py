@@ -22,6 +22,7 @@ from penstock.plugins.state.queries.http.server import ServerOptions
 from penstock.plugins.state.queries.http.service import read_body
 from penstock.plugins.state.queries.queries import Queries
 from penstock.support.packages import needed
+from penstock.support.printable import printable
 
 from . import views
 from .letters import Done, Letters
@@ -155,7 +156,7 @@ class Console:
         self._limiter: anyio.CapacityLimiter | None = None
         self._templates = Environment(
             loader=FileSystemLoader(_FOLDER / "templates"), autoescape=True, undefined=StrictUndefined,
-            trim_blocks=True, lstrip_blocks=True,
+            trim_blocks=True, lstrip_blocks=True, finalize=_seen,
         )  # fmt: skip
         self._pages: Mapping[str, Callable[[views.Given], views.Context]] = {
             "./": lambda given: views.overview(self._watching.view(), hides=hides),
@@ -278,7 +279,7 @@ class Console:
         }
         status = context.pop("status", 200)
         text = self._templates.get_template(f"{template}.html").render({**common, **context})
-        # JSON texts and topics may hold halves of surrogate pairs.
+        # Fields of forms may hold halves of surrogate pairs.
         return Response(text.encode("utf-8", "backslashreplace"), status, _HEADERS, "text/html; charset=utf-8")
 
     def _why_not(self) -> str:
@@ -308,6 +309,11 @@ class Console:
     def _message(self, request: Request, status: int, text: str) -> Response:
         context = {"page": "", "title": "Not possible", "status": status, "refused": text}
         return self._rendered(request, "message", context, Right.NONE)
+
+
+def _seen(value: Any) -> Any:
+    """Return a value of a template as it is shown: no text, whoever wrote it, turns the page or hides a part."""
+    return printable(value) if type(value) is str else value
 
 
 def _static(file: Path) -> Callable[[Request], Any]:

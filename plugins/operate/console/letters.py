@@ -12,7 +12,7 @@ from hashlib import blake2b
 from itertools import chain
 from typing import Any
 
-from penstock import Application, Log, PenstockError, TopicPartition
+from penstock import Application, ConfigError, FencedError, Log, PenstockError, TopicPartition
 from penstock.plugins.engine.program.dead_letters import (
     ApplicationTargets,
     Letter,
@@ -30,7 +30,7 @@ from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries.http.guard import Refused
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
-from penstock.support.printable import printable
+from penstock.support.printable import on_one_line
 
 from . import watch
 from .store_views import shown
@@ -40,6 +40,8 @@ MOST_REPLAYED = 1_000
 """How many letters one request replays at most."""
 _ON_A_PAGE = 50
 """How many offsets of each partition are read for a page."""
+_LONGEST_FAILURE = 20_000
+"""How many characters of a message and a traceback are shown; penstock's own letters have fewer."""
 _MOST_REMEMBERED = 1_000
 """How many forms that were sent are remembered."""
 
@@ -117,6 +119,8 @@ class Letters:
                 found = _latest(log, topic, selection, number(given, "before", -1))
                 done = replayed(log, topic)
                 targets = ApplicationTargets(self._application, log)
+        except ConfigError as error:  # such as a partition that is not there; it has no secrets
+            return {**context, "refused": f"{error}.", "status": 400}
         except PenstockError as error:
             return {**context, **_refused(error)}
         letters = sorted(chain.from_iterable(found.values()), key=lambda each: -each.timestamp)
@@ -173,7 +177,14 @@ class Letters:
 
     def _sent(self, log: Log, topic: str, selection: Selection, *, again: bool) -> Done:
         targets = ApplicationTargets(self._application, log)
-        done = replay(log, topic, selection, limit=MOST_REPLAYED, again=again, targets=targets)
+        try:
+            done = replay(log, topic, selection, limit=MOST_REPLAYED, again=again, targets=targets)
+        except FencedError as error:
+            _log.warning("%s", error)
+            raise Refused(
+                409, "other_replay", "Another replay of this topic began meanwhile, and has taken over: this one has "
+                "ended, and what it had sent counts. Load the page of dead letters again, to see what is left."
+            ) from error  # fmt: skip
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
         for (name, why), count in done.held.items():
@@ -193,15 +204,16 @@ class Letters:
         facts: list[tuple[str, str]] = [("offset", f"partition {letter.partition}, offset {letter.offset}")]
         if note is not None:
             read = f"{note.topic} partition {note.partition} offset {note.offset}" if note.topic else "no record"
-            facts += [("read from", read), ("exception", exception or "-")]
+            facts += [("read from", on_one_line(read)), ("exception", on_one_line(exception or "-"))]
         if not self._hides:
-            facts += [("message", printable((note.message if note is not None else None) or "-"))]
+            facts += [("message", shown((note.message if note is not None else None) or "-", _LONGEST_FAILURE))]
             facts += [("key", _text(letter.key)), ("value", _text(letter.value))]
-            facts += [(f"header {printable(name)}", _text(value)) for name, value in letter.headers]
+            facts += [(f"header {on_one_line(shown(name))}", _text(value)) for name, value in letter.headers]
+        title = f"{moment(letter.timestamp)} {exception or 'no dead letter'} from {letter.source or '-'}"
         return {
-            "title": f"{moment(letter.timestamp)} {exception or 'no dead letter'} from {letter.source or '-'}",
+            "title": on_one_line(title),
             "facts": facts,
-            "stacktrace": None if self._hides or note is None else printable(note.stacktrace or ""),
+            "stacktrace": None if self._hides or note is None else shown(note.stacktrace, _LONGEST_FAILURE),
             "replayed": done.has(letter),
             "can_be_replayed": letter.source is not None and targets.refuses(letter.source) is None,
             "partition": letter.partition,

@@ -10,9 +10,13 @@ from penstock.plugins.serdes.json_text import dump_json
 from penstock.plugins.state.queries.http.answers import Answers
 from penstock.plugins.state.queries.http.guard import Refused, refusal
 from penstock.plugins.state.queries.http.parameters import Parameters
+from penstock.support.packages import needed
 from penstock.support.printable import printable
 
 from .views import Context, Given, link
+
+with needed("the console", "serve"):
+    from markupsafe import escape
 
 _FIELDS = ("key", "prefix", "start", "end", "from", "to", "json_keys", "all_tasks", "stale_ok", "page")
 _ENTRIES = 50
@@ -49,7 +53,7 @@ class StoreViews:
         context: Context = {
             "title": name,
             "name": name,
-            "given": {field: asked.get(field, "") for field in _FIELDS},
+            "given": {field: escape(asked.get(field, "")) for field in _FIELDS},
             "has_times": kind not in _WITHOUT_TIMES,
             "refused": None,
         }
@@ -95,14 +99,14 @@ def _refused(error: Refused | PenstockError) -> Context:
     return {"refused": found.message, "status": 200 if found.status >= 500 else found.status}
 
 
-def shown(value: Any) -> str:
-    """Return a value as text: JSON for what is no text, and only the beginning of a long one.
+def shown(value: Any, longest: int = _LONGEST_VALUE) -> str:
+    """Return a value as text: JSON for what is no text, and only the beginning of one that is longer than `longest`.
 
     Control characters are escaped: a page would leave them out, or show others.
     """
     if value is None:
         return ""
     text = value if isinstance(value, str) else dump_json(value).decode("utf-8", "replace")
-    if len(text) > _LONGEST_VALUE:
-        return f"{printable(text[:_LONGEST_VALUE])}… ({len(text):,} characters)"
+    if len(text) > longest:
+        return f"{printable(text[:longest])}… ({len(text):,} characters)"
     return printable(text)

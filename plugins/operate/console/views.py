@@ -17,7 +17,7 @@ from .watch import Rate, TaskView, View
 from .wording import ago, latency, length, opening, per_second, size
 
 with needed("the console", "serve"):
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
 Context = dict[str, Any]
 Given = Mapping[str, str]
@@ -145,7 +145,7 @@ def tasks(view: View, given: Given) -> Context:
     if len(rows) > first + TASKS_ON_A_PAGE:
         links.append(("Next", link("tasks", **kept, page=page + 1)))
     return {
-        "filter": wanted,
+        "filter": escape(wanted),
         "sort": sort,
         "sorts": list(_SORTS),
         "shown": f"{text}{f', {restoring:,} restore their state' if restoring else ''}",

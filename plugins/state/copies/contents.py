@@ -7,9 +7,12 @@ import threading
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, nullcontext, suppress
 from copy import deepcopy
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import cache
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
+from uuid import UUID
 
 from penstock import (
     Application,
@@ -43,6 +46,7 @@ from penstock.plugins.engine.program.preparation import check_restored
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.plugins.serdes.json_text import headers_to_json
+from penstock.plugins.serdes.typed.read_back import field_names
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import SerdeLike, resolve_serde
@@ -297,14 +301,42 @@ def changed_entries(store: StateStore, rows: Iterable[Row]) -> Iterator[tuple[by
 
 
 def columns(store: StateStore, size: int, first: int = 0, last: int = LATEST) -> Iterator[Mapping[str, list[Any]]]:
-    """Yield all entries as `entries` does, in portions of up to `size`: a list for each column, all equally long."""
+    """Yield all entries as `entries` does, in portions of up to `size`, or about 8 MB: a list for each column."""
     if isinstance(store, PlainStore):
         for keys, values in store.portions(size):
             yield {"key": keys, **_columns_of_values(values)}
         return
     found = entries(store, first=first, last=last)
-    while portion := list(islice(found, size)):
+    while portion := list(_portion(found, size)):
         yield {name: [each[name] for each in portion] for name in portion[0]}
+
+
+_PORTION_BYTES = 8 << 20
+_SMALL = frozenset({type(None), bool, int, float, date, datetime, timedelta, Decimal, UUID})
+
+
+def _portion(found: Iterator[Entry], size: int) -> Iterator[Entry]:
+    """Yield the next entries, up to `size`, and none after they have about _PORTION_BYTES."""
+    left = _PORTION_BYTES
+    for each in islice(found, size):
+        yield each
+        left -= _about_bytes(each.get("value"), 4)
+        if left <= 0:
+            return
+
+
+def _about_bytes(value: Any, depth: int) -> int:
+    """Return how long the texts and bytes of a value are together, with a few bytes for each other part."""
+    if isinstance(value, (str, bytes, bytearray)):
+        return len(value)
+    if not depth or type(value) in _SMALL:
+        return 8
+    parts: Iterable[Any] = value if isinstance(value, (list, tuple, set, frozenset)) else ()
+    if isinstance(value, dict):
+        parts = chain(value, value.values())
+    elif names := field_names(type(value)):
+        parts = (getattr(value, name, None) for name in names)
+    return 8 + sum(_about_bytes(each, depth - 1) for each in parts)
 
 
 def _columns_of_values(values: list[Any]) -> Mapping[str, list[Any]]:

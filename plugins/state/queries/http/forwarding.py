@@ -136,6 +136,7 @@ class Connections:
 
     def __init__(self, url: str) -> None:
         self._place = urlsplit(url)
+        self._has_warned = False
         self._idle: list[_Connection] = []
 
     async def ask(self, method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes) -> Answer | None:
@@ -153,6 +154,14 @@ class Connections:
                     if answer is not None:
                         return answer
                 return await self._exchange(await self._connect(), request)
+        except ssl.SSLError as error:
+            if not self._has_warned:
+                self._has_warned = True
+                _log.warning(
+                    "%s cannot be asked by TLS (%s): the server there needs a certificate for this name, of an "
+                    "authority that this machine knows (SSL_CERT_FILE)", self._place.geturl(), error.reason or error
+                )  # fmt: skip
+            return None
         except (OSError, TimeoutError):
             return None
 
