@@ -41,10 +41,10 @@ class ProductionError(PenstockError):
 
 
 class RecordRefusedError(ProductionError):
-    """A log refused a record for what it is, and nothing was changed.
+    """A log refused a record, and nothing was changed.
 
-    `above`: the topic takes none whose key and value have more bytes; `without_key`: it takes none without a key;
-    `earliest`, `latest`: for now it takes none with a timestamp (ms) before or after that.
+    `above`: maximum bytes of key and value in this topic. `without_key`: the topic requires a key. `earliest`,
+    `latest`: the topic currently refuses timestamps (ms) before or after these.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RecordRefusedError(ProductionError):
 
     @property
     def moves_with_the_clock(self) -> bool:
-        """Whether the topic takes such a record at another time."""
+        """Whether the topic accepts such a record at another time."""
         return self.earliest is not None or self.latest is not None
 
     def refuses_more_than(self, other: RecordRefusedError) -> bool:
@@ -114,10 +114,7 @@ class ChangelogError(PenstockError):
 
 
 class LogError(PenstockError):
-    """The log (topics, positions, commits) cannot be used.
-
-    `partition`: the one whose error it is, where a call reads several; else None.
-    """
+    """The log (topics, positions, commits) cannot be used. `partition`: the affected one, if a call reads several."""
 
     partition: TopicPartition | None = None
 

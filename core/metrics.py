@@ -1,4 +1,4 @@
-"""MetricsReporter: gets the metrics of a run every few seconds; what a metrics system of another kind needs."""
+"""MetricsReporter: gets the metrics of a run every few seconds, to send them to any metrics system."""
 
 from __future__ import annotations
 

@@ -121,10 +121,10 @@ class Serde(ABC, Generic[T]):
         return f"{name}({sha256(plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
 
     def unreadable(self, form: str) -> str:
-        """Return why this serde cannot read what a serde of the written form `form` wrote; "" if it can.
+        """Return why this serde cannot read data in the written form `form`; "" if it can.
 
-        A start of a changed program asks this for each store. Override it in a serde that reads older forms of its
-        own. The words follow "the store was written with value_serde", and name what was written, and what to change.
+        A start of a changed program calls this for each store. Override it in a serde that reads older forms of its
+        own. The text follows "the store was written with value_serde", and names the old form and what to change.
 
         >>> IntSerde().unreadable(IntSerde().written_form()), IntSerde().unreadable("acme.Serde")
         ('', 'acme.Serde and now has penstock.serde.IntSerde')
@@ -133,10 +133,10 @@ class Serde(ABC, Generic[T]):
         return "" if form == now else f"{form} and now has {now}"
 
     def unfindable(self, form: str) -> str:
-        """Return why keys that a serde of the written form `form` wrote have other bytes now; "" if they have the same.
+        """Return why keys have other bytes now than in the written form `form`; "" if they have the same.
 
-        Rows are found by the bytes of their keys. A start asks this of the serdes of keys, where `unreadable` returns
-        "". Override it in a serde that also writes keys as older forms of its own did.
+        Rows are found by the bytes of their keys. A start calls this for the serdes of keys, where `unreadable` returns
+        "". Override it in a serde that also writes keys in older forms of its own.
 
         >>> IntSerde().unfindable(IntSerde().written_form())
         ''
@@ -155,7 +155,7 @@ class Serde(ABC, Generic[T]):
         return to_json(value)
 
     def from_json(self, data: Any) -> T:
-        """Return the value whose text form is `data`. Raises SerdeError for what this serde does not take."""
+        """Return the value whose text form is `data`. Raises SerdeError for data that is not of this serde."""
         return self.deserialize(self.serialize(from_json(data)))
 
 
@@ -249,7 +249,7 @@ class _StructSerde(Serde[T]):
             ) from error
 
     def serializer(self) -> Callable[[Any], bytes]:
-        """Return a function that packs at once what is exactly of the serde's type."""
+        """Return a function that packs values of exactly the serde's type, without further checks."""
         kind, pack, serialize = self.types[0], self.layout.pack, self.serialize
         return lambda value: pack(value) if type(value) is kind else serialize(value)
 
@@ -377,7 +377,7 @@ def _wrong(serde: str, expected: str, value: object) -> SerdeError:
 
 
 class WrappingSerde(Serde[T]):
-    """A serde that is made of others, its attributes: what it is told, they are told as well.
+    """A serde that is made of others, its attributes: calls of `bind`, `prepare` and the like go to them as well.
 
     Override `written_form` where an attribute that is no serde changes the bytes.
 
@@ -422,17 +422,17 @@ class WrappingSerde(Serde[T]):
             inner.prepare(writes=writes)
 
     def unreadable(self, form: str) -> str:
-        """Return why one of the serdes inside cannot read its part; see `Serde.unreadable`."""
+        """Return why an inner serde cannot read its part; see `Serde.unreadable`."""
         found = self._of_parts(form, lambda inner, part: inner.unreadable(part))
         return super().unreadable(form) if found is None else found
 
     def unfindable(self, form: str) -> str:
-        """Return why one of the serdes inside writes its part otherwise; see `Serde.unfindable`."""
+        """Return why an inner serde writes its part otherwise; see `Serde.unfindable`."""
         found = self._of_parts(form, lambda inner, part: inner.unfindable(part))
         return super().unfindable(form) if found is None else found
 
     def _of_parts(self, form: str, ask: Callable[[Serde[Any], str], str]) -> str | None:
-        """Return what the serdes inside say of their parts of `form`; None for the form of another serde."""
+        """Return the inner serdes' answers for their parts of `form`; None for the form of another serde."""
         now = self.written_form()
         if form == now:
             return ""

@@ -1,4 +1,4 @@
-"""The commit buffer: what a task changed in one store since its last commit, read through to the backend."""
+"""The commit buffer: a task's uncommitted changes of one store; other keys are read from the backend."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class CommitBuffer(IndexStore):
         return len(found) == limit
 
     def approximate_count(self) -> int:
-        """Return how many keys there are; as exact as the backend's count."""
+        """Return the number of keys; as exact as the backend's count."""
         known = self._in_backend
         count = self._backend.approximate_count(self.name)
         for key, value in self._changes.items():
@@ -136,7 +136,7 @@ class CommitBuffer(IndexStore):
         return count
 
     def __len__(self) -> int:
-        """Return how many keys have a pending change."""
+        """Return the number of keys with a pending change."""
         return len(self._changes)
 
     @property

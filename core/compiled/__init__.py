@@ -16,7 +16,7 @@ _log = logging.getLogger("penstock.compiled")
 
 VARIABLE = "PENSTOCK_COMPILED"
 REVISION = 2
-"""Of what Python and C expect of each other. Raise it here and in the C sources when that changes."""
+"""The version of the interface between Python and C. Raise it here and in the C sources when that interface changes."""
 
 _parts: dict[str, str] = {}
 

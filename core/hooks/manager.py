@@ -18,10 +18,10 @@ class PluginReader(Protocol):
     """What a manager asks of the registry that reads its plugins."""
 
     def add_of_this_process(self, name: str, plugin: Any) -> list[str]:
-        """Add a plugin that comes from no package; return what is wrong with it."""
+        """Add a plugin that comes from no package; return why components of it are left out."""
 
     def forget(self, name: str) -> None:
-        """Remove what a plugin gives."""
+        """Remove the components of a plugin."""
 
     def is_of_this_process(self, name: str) -> bool:
         """Return whether a plugin comes from no installed package."""
@@ -91,7 +91,7 @@ class PluginManager(pluggy.PluginManager):
         return {hook: f"{hook} takes no arguments, this one does: {why}" for hook, why in lacking.items() if why}
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """Leave out what is no hook of ours, or takes arguments: a wrong one drops itself only."""
+        """Leave out functions that are no hook of ours or take arguments; the others stay."""
         options = super().parse_hookimpl_opts(plugin, name)
         return options if name in KINDS.values() and not wants(getattr(plugin, name)) else None
 
@@ -103,13 +103,13 @@ class PluginManager(pluggy.PluginManager):
                     yield kind, hook, found.function
 
     def of_this_process(self) -> list[tuple[str, SentPlugin]]:
-        """Return what the plugins that `register` has added gave, with their names, to be sent."""
+        """Return the components of the plugins that `register` has added, with their names, to be sent."""
         names = (name for name, _ in self.list_name_plugin() if self._registry.is_of_this_process(name))
         return [(name, SentPlugin(given)) for name in names if (given := self._registry.given_by(name))]
 
 
 class SentPlugin:
-    """A plugin as it is sent to another process: what its hooks gave. They are not called again there.
+    """A plugin as it is sent to another process: its components by hook. Its hooks are not called again there.
 
     `given`: by hook, the components by name.
     """

@@ -31,14 +31,13 @@ class Follower(ABC):
 
     @abstractmethod
     def poll(self, seconds: float, most: int) -> list[RecordBatch]:
-        """Return records that have come, about `most`, by column; `[]` if none came.
+        """Return the records that have arrived, about `most`, by column; `[]` if there are none.
 
         Waits at most about `seconds` for the first record, and returns at once when there is one. A batch without
-        records moves the position past offsets that have none: control records, aborted or compacted records.
+        records moves the position past offsets without records: control records, aborted or compacted records.
 
-        Raises OffsetOutOfRangeError, UnknownTopicError or LogError, with the partition as its `partition` if it is the
-        error of one partition. Every `poll` raises it until that partition is removed. The caller may add it again at
-        another offset, and continue: no record of another partition is lost.
+        Raises OffsetOutOfRangeError, UnknownTopicError or LogError. Its `partition` names the partition if only one is
+        affected.
         """
 
     @abstractmethod

@@ -56,7 +56,9 @@ class LogTopics(ABC):
     keeps_records: ClassVar[bool] = True
     """Whether a topic that was given no retention keeps its records for ever."""
     settle_seconds: ClassVar[float] = 0.0
-    """How long `topics` may lack a topic that another process has created: only what is missing for longer is."""
+    """Seconds for which `topics` may lack a topic that another process has created. Only a topic missing for longer is
+    missing.
+    """
 
     @abstractmethod
     def topics(self) -> Mapping[str, TopicInfo]:
@@ -101,7 +103,7 @@ class LogRecords(ABC):
     """The part of a log that has records: offsets, and reading, producing and deleting outside of any commit."""
 
     commit_markers: ClassVar[int] = 0
-    """How many offsets a task's commit takes in each partition that it writes to, beside those of its records."""
+    """Number of offsets that a task's commit adds to each partition it writes to, beside the records'."""
 
     @abstractmethod
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -117,7 +119,7 @@ class LogRecords(ABC):
     def known_end_offsets(
         self, partitions: Sequence[TopicPartition], *, stable: bool = True
     ) -> Mapping[TopicPartition, int]:
-        """Return `end_offsets` without those partitions whose end cannot be had now, as they have no leader.
+        """Return `end_offsets` of the partitions that have a leader now.
 
         A log whose `end_offsets` waits for a leader overrides this: it must not wait for long.
         """
@@ -125,9 +127,9 @@ class LogRecords(ABC):
             return self.end_offsets(partitions, stable=stable)
         except LogError:
             found: dict[TopicPartition, int] = {}
-            for each in partitions:
+            for partition in partitions:
                 with suppress(LogError):
-                    found.update(self.end_offsets([each], stable=stable))
+                    found.update(self.end_offsets([partition], stable=stable))
             return found
 
     @abstractmethod
@@ -147,7 +149,7 @@ class LogRecords(ABC):
         """
 
     def follow(self) -> Follower | None:
-        """Return a new follower; None: this log has none of its own, and is followed by `end_offsets` and `fetch`.
+        """Return a new follower; None if this log has none of its own: callers then poll `end_offsets` and `fetch`.
 
         A log overrides this where asking for the ends every few milliseconds is expensive.
         """
@@ -169,9 +171,9 @@ class LogCommits(ABC):
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the application's committed positions, without any fence; None where there is none.
+        """Return the application's committed positions, without any fence; None for a partition without one.
 
-        Every commit that has returned is included, except while the same task is in the middle of its next one.
+        Includes every commit that has returned, except while the same task is in the middle of its next one.
         """
 
     @abstractmethod
@@ -185,8 +187,8 @@ class LogCommits(ABC):
     def visible_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
         """Return the last commit of a task that readers see now; None if there is none.
 
-        It does not wait for a commit that is being made. A commit that returned some milliseconds ago may be missing. A
-        log overrides this where `last_commit` waits.
+        It does not wait for a running commit, and may miss a commit of the last milliseconds. A log overrides this
+        where `last_commit` waits.
         """
         return self.last_commit(application_id, task_id, partitions)
 
@@ -197,10 +199,10 @@ class LogCommits(ABC):
     def open_lasting_committer(
         self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
     ) -> TaskCommitter:
-        """Do as `open_committer`; the log keeps what is committed until another commit replaces it.
+        """Do as `open_committer`, but the log keeps the commit until another commit replaces it.
 
-        For tools: the first start after them may come much later, and until then nobody repeats a commit that
-        `expires`. A log overrides this where it deletes old commits.
+        For tools: the application may start much later, and until then no process repeats a commit that `expires`. A
+        log overrides this where it deletes old commits.
         """
         return self.open_committer(application_id, task_id, partitions)
 
@@ -209,7 +211,7 @@ class LogCommits(ABC):
 
         `committers` were opened by this log. A log overrides this where one request for all is cheaper.
         """
-        return [each.is_current() for each in committers]
+        return [committer.is_current() for committer in committers]
 
     def commits_kept_until(self, application_id: str, partitions: Sequence[TopicPartition]) -> int | None:
         """Return when (ms since 1970) the log deletes the first of these committed positions, unless it is repeated.
@@ -278,9 +280,9 @@ class Log(LogTopics, LogRecords, LogCommits, LogLeases):
     """
 
     def open_files(self, tasks: int) -> int:
-        """Return how many file descriptors this process needs at least for this log with `tasks` open tasks.
+        """Return the minimum number of file descriptors of this process for this log with `tasks` open tasks.
 
-        A runner refuses to start where the limit is lower: if in doubt, return less than needed. 0 means hardly any.
+        A runner refuses to start where the limit is lower; if in doubt, return a lower number. 0 means hardly any.
         """
         return 0
 

@@ -17,7 +17,7 @@ from .visited import check_visitors
 
 
 def assemble(draft: Draft) -> Program:
-    """Return the program of what a Topology collected. Raises TopologyError."""
+    """Return the program of a Topology's nodes and stores. Raises TopologyError."""
     if not draft.nodes:
         raise TopologyError(f"the topology is empty: {draft.advice.first_step}")
     _check_stores(draft)

@@ -79,8 +79,8 @@ class Resolution:
             {topic: self.counts[topic] for topic in self.own if topic not in self.log},
             tuple(
                 TopicPartition(topic, partition)
-                for each in self.program.global_stores
-                for topic in each.source.topics
+                for store in self.program.global_stores
+                for topic in store.source.topics
                 for partition in range(self.log[topic])
             ),
             {
@@ -117,7 +117,7 @@ class Resolution:
             )
 
     def _check_one_reader(self) -> None:
-        reader: dict[str, str] = {each.source.topics[0]: each.source.name for each in self.program.global_stores}
+        reader: dict[str, str] = {store.source.topics[0]: store.source.name for store in self.program.global_stores}
         for source, topics in self.topics.items():
             for topic in topics:
                 other = reader.setdefault(topic, source)

@@ -1,4 +1,4 @@
-"""Topology: the builder of a program, which refuses every mistake that can be seen before it runs."""
+"""Topology: the builder of a program. It refuses mistakes as soon as they can be seen."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Topology(Drawn):
     """A program under construction: sources, processors, stores and sinks by name, and their edges.
 
     A parent is added before its children, so a topology has no cycles by construction. Every method returns the
-    topology. Each mistake raises TopologyError with the node and the fix, at the call that makes it or, if later
-    calls could still mend it, in `build`. A plugin that is named and not installed raises PluginError. Semantics: Kafka
+    topology. Each mistake raises TopologyError with the node and the fix, at the call that makes it or, if later calls
+    could still correct it, in `build`. A plugin that is named and not installed raises PluginError. Semantics: Kafka
     Streams' Topology.
 
     >>> class Count(Processor):
@@ -359,10 +359,10 @@ class DropNullKeys(Operator):
 def timer_store(
     where: str, node: str, supplier: object, timers: bool | None, key_serde: SerdeLike
 ) -> list[TimerStoreSpec]:
-    """Return the declaration of the store of a node's timers, in a list; an empty list if it has none.
+    """Return the declaration of a node's timer store, in a list; an empty list if the node has no timers.
 
-    It has timers if `timers` says so, or (None) if its supplier is a class with an `on_timer` of its own. A class that
-    wraps another processor does not show whether that has any.
+    `timers` decides. With None, the node has timers if its supplier is a class with an `on_timer` of its own. A class
+    that wraps another processor does not show that.
     """
     kind: Any = supplier
     while isinstance(kind, functools.partial):

@@ -32,7 +32,7 @@ class Application:
     """
 
     epoch = ""
-    """The epoch in which it was prepared: its tasks are opened in that one alone. Empty before it is prepared."""
+    """The epoch of the preparation: only tasks opened in this epoch run. Empty before preparation."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ def _engine(application: Application, name: str | None) -> Any:
 
 
 def _check_installed(settings: Settings) -> None:
-    """Refuse settings that name what no installed plugin brings; nothing is loaded."""
+    """Check that the plugins that settings name are installed; loads none."""
     serdes = ("key_serde", "value_serde", "state_serde")
     named = {
         "log": ("log", settings.log.partition(":")[0]),

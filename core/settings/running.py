@@ -11,7 +11,7 @@ from ..record import TopicPartition
 
 
 class Summary(Protocol):
-    """The work that a run has done, whichever engine ran it; all records are committed ones.
+    """The finished work of a run, on any engine; all records are committed ones.
 
     The engines that come with penstock return `penstock.spark.RunSummary`, which has more.
     """

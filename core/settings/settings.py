@@ -110,8 +110,8 @@ class Setting(Generic[T]):
     def of(self, settings: Settings | Mapping[str, Any]) -> T:
         """Return the value that `settings`, or the `config` of a processor's context, give, or the default."""
         given = settings.of_plugins if isinstance(settings, Settings) else settings
-        found: T = given.get(self.name, self.default)
-        return found
+        result: T = given.get(self.name, self.default)
+        return result
 
 
 @dataclass(frozen=True, init=False)
@@ -219,7 +219,7 @@ class Settings:
         object.__setattr__(self, "marked", marked)
 
     def optimizes(self, what: str) -> bool:
-        """Return whether `topology_optimization` asks for `what`, for example "merge_repartition_topics"."""
+        """Return whether `topology_optimization` includes `what`, for example "merge_repartition_topics"."""
         return self.topology_optimization == "all" or what in self.topology_optimization.split(",")
 
     @property
@@ -269,7 +269,7 @@ class Settings:
             return cls.type_of(name).check(f"setting {name!r}", revealed)
 
     def check_packages(self) -> None:
-        """Raise MissingPackageError for what the settings of plugins need."""
+        """Raise MissingPackageError if settings of plugins need a package that is not installed."""
         for name, value in self.of_plugins.items():
             _declared(name).needs(value)
 
@@ -329,8 +329,8 @@ def add_origins_to_errors(layer: Layer) -> Iterator[None]:
                     hiding.enter_context(hidden_in_errors(repr(value.reveal())))
             yield
     except (ConfigError, PluginError) as error:
-        found = re.match(r"setting '([\w.-]+)'", str(error))
-        with add_origin_to_errors(layer.origins.get(found[1], CODE) if found else CODE):
+        match = re.match(r"setting '([\w.-]+)'", str(error))
+        with add_origin_to_errors(layer.origins.get(match[1], CODE) if match else CODE):
             raise
 
 

@@ -22,7 +22,7 @@ class StoreCalls:
         self._taken: list[float] = [0, 0, 0, 0.0]
 
     def add_total(self, name: Literal["gets", "puts", "reads"], total: Callable[[], int]) -> None:
-        """Add what `total` returns to a count: how many calls a function has counted in a variable of its own.
+        """Add a function that returns a further number of calls, which code counts in a local variable.
 
         That costs less than an attribute of this object.
         """

@@ -1,4 +1,4 @@
-"""BytesStore and StoreContext: what the engine gives a kind of store to build on."""
+"""BytesStore and StoreContext: the engine's interfaces on which a kind of store is built."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class BytesStore(Protocol):
 
 
 class IndexStore(BytesStore, Protocol):
-    """The index of a store: what is in it follows from the store's rows."""
+    """The index of a store, derived from the store's rows."""
 
     def save(self) -> None:
-        """Write what was put so far at once, and not with the next commit; only while the store is being opened."""
+        """Write all puts so far at once, not with the next commit; only while the store is being opened."""
         ...
 
 

@@ -42,7 +42,7 @@ class KeptStore:
 
     @classmethod
     def of(cls, store: StoreBuilder, default_backend: str) -> KeptStore:
-        """Return how the first program that names a store keeps it."""
+        """Return the saved description of a store that no earlier program named."""
         return cls(
             store.backend or default_backend,
             store.logged,
@@ -54,7 +54,7 @@ class KeptStore:
         )
 
     def followed_by(self, after: KeptStore) -> KeptStore:
-        """Return how the store is kept when a program that keeps it as `after` follows on this one."""
+        """Return the saved description of the store after a program that keeps it as `after`."""
         if self.generation != after.generation:
             return after
         return replace(

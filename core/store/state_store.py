@@ -39,7 +39,7 @@ class StateStore(ABC):
     """The update that the store's processor forwards, if a processor below asked for it."""
 
     def flush(self) -> None:
-        """Serialize what is kept as objects into the BytesStore below; called before a commit."""
+        """Serialize cached objects into the BytesStore below; called before a commit."""
         return None
 
     def unflushed(self) -> int:
@@ -47,9 +47,9 @@ class StateStore(ABC):
         return 0
 
     def discard(self) -> None:
-        """Drop what is kept as objects; called where the store stays open and its rows were changed below it.
+        """Drop cached objects; called when rows below an open store were replaced.
 
-        That is the copy of a global store, which is read anew. A task that fails closes its stores.
+        Only the copy of a global store is replaced while open. A task that fails closes its stores.
         """
         return None
 

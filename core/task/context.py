@@ -155,7 +155,7 @@ class NodeContext(TransformerContext):
         return self._progress.front.read
 
     def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return `run` for records that had waited: one that fails is dropped alone."""
+        """Return `run` for held-back records: if it fails, only the held record is dropped."""
         failed, node = self._shared.failed_late, self.node
 
         def guarded(record: Any) -> None:

@@ -42,7 +42,7 @@ _rows = rows if compiled is None else compiled.rows
 
 
 class TaskInput(NamedTuple):
-    """An input partition by its name in the log, the source that reads it, and the offset to go on from."""
+    """An input partition by its name in the log, the source that reads it, and the offset to continue from."""
 
     partition: TopicPartition
     source: SourceNode
@@ -95,7 +95,7 @@ class InputQueue:
         self.decode_seconds = 0.0
 
     def begin_at(self, position: int) -> None:
-        """Forget what was fed: `position` is the offset of the next record to feed."""
+        """Forget fed records: `position` is the offset of the next record to feed."""
         self.fetched = self._position = position  # `fetched`: the offset after the last record that was fed
         self.batch: RecordBatch | None = None
         self.records: list[Record] = []
@@ -127,7 +127,7 @@ class InputQueue:
 
     @property
     def has_more(self) -> bool:
-        """Whether the log has, or may have, records after those that were fed."""
+        """Whether the log has, or may have, records after the fed ones."""
         return self.end is None or self.fetched < self.end
 
     @property
@@ -148,12 +148,12 @@ class InputQueue:
         )
 
     def queued(self) -> int:
-        """Return how many records were fed and are not processed; those that are skipped count until then."""
+        """Return the number of fed records that are not processed; skipped records count until then."""
         started = 0 if self.batch is None else len(self.batch) - self._next_column() + len(self.records) - self.index
         return started + sum(map(len, self._raw))
 
     def column_index(self, index: int) -> int:
-        """Return where record `index` of the decoded ones is in the batch's columns."""
+        """Return the index of decoded record `index` in the batch's columns."""
         return self._start + index if self._kept is None else self._kept[index]
 
     def _next_column(self) -> int:

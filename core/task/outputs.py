@@ -52,14 +52,14 @@ class Outputs:
         self._refusals = refusals
         self._topics: dict[str, OutputBatch] = {}
         self._received = Counter[str]()
-        """By topic: number of records that sinks got, less those that the columns have."""
+        """By topic: number of records that sinks received, minus the length of the columns."""
         self._letters: set[tuple[str, str | None, int | None, int | None]] = set()
         """The dead letters since the last commit: their topic, and where their source records were read."""
 
     # ------------------------------------------------------------------ what has been produced
 
     def take_last(self) -> list[OutputBatch]:
-        """Return the outputs since the last call: those that a commit ends with."""
+        """Return the outputs since the last call, to end a commit with."""
         self._letters.clear()
         return self.take()
 
@@ -265,7 +265,7 @@ class Outputs:
         return write_partitioned
 
     def _watch(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
-        """Return `write`. If the log has refused a record of this topic, each record is checked for the same reason."""
+        """Return `write`; after a refusal for this topic, it first checks every record for the same reason."""
         refusals = self._refusals.get(topic)
         if not refusals:
             return write

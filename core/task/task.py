@@ -156,17 +156,14 @@ class Task:
         return self.inputs.wants()
 
     def feed(self, batch: RecordBatch) -> None:
-        """Queue records of one input; batches of an input come in offset order.
-
-        One without records moves the position.
-        """
+        """Queue records of one input, in offset order. A batch without records moves the position."""
         self.inputs.feed(batch)
 
     def process(self, limit: int) -> int:
         """Process up to `limit` queued records; return how many.
 
-        Fewer than `limit` means that nothing is left, that the task wants more of an input, that it waits for an empty
-        one (`max_task_idle`), or that a processor asked for a commit.
+        Fewer than `limit`: no record is left, the task wants more of an input, it waits for an empty one
+        (`max_task_idle`), or a processor requested a commit.
         """
         done = self._loop.process(limit)
         self.records_in += done
@@ -208,16 +205,19 @@ class Task:
         return None if due == NEVER else self.progress.driver_time_of(due)
 
     def is_wall_clock_due(self, driver_ms: int) -> bool:
-        """Return whether a punctuator or timer of the wall clock is due now, or a visit is not over.
+        """Return whether a wall-clock punctuator or timer is due now, or a visit is unfinished.
 
-        So it is where the driver's clock was set back: when the next one is due was said by the clock before.
+        Also True after the driver's clock was set back: the next due time has to be computed again.
         """
         was_set_back = driver_ms < self.progress.driver_clock
         due = self.next_wall_clock_punctuation(driver_ms)
         return due is not None and (was_set_back or due <= driver_ms)
 
     def next_wall_clock_call(self) -> int | None:
-        """Return when the next call is due by the task's own clock (ms): later than now for what is due and held."""
+        """Return when the next call is due by the task's own clock (ms).
+
+        A call that is due and held counts as later than now.
+        """
         if self.visits.are_due:
             return 0
         self.inputs.settle()
@@ -226,7 +226,7 @@ class Task:
 
     @property
     def waits_for_front(self) -> bool:
-        """Whether a schedule is due by the wall clock that waits for what is in front of the task."""
+        """Whether a wall-clock schedule is due that waits until the inputs in front of the task are read."""
         return self._punctuators.are_waiting
 
     def wall_clock_nodes(self) -> list[str]:
@@ -234,7 +234,7 @@ class Task:
         return self._punctuators.nodes(PunctuationType.WALL_CLOCK_TIME)
 
     def _room_for_schedules(self) -> int:
-        """Return how many bytes of the engine's state schedules may take."""
+        """Return the maximum bytes of schedules in the engine's state."""
         others = len(json.dumps(self._times_and_values(), separators=(",", ":")))
         # Times that are not known yet will have 13 digits.
         return max(_LEAST_ROOM, ENGINE_STATE_BYTES - others - 13 * (len(self.inputs) + 4))
@@ -255,9 +255,9 @@ class Task:
         return self._outputs.take()
 
     def take_commit(self) -> TaskCommit:
-        """Forward what record caches have, and return what to commit; the stores are flushed after it.
+        """Flush the record caches, and return the changes to commit; the stores are flushed after it.
 
-        A driver that cannot commit it has to open the task anew. Raises what `process` raises.
+        A driver that cannot commit them has to reopen the task. Raises the errors of `process`.
         """
         self._caches.flush()
         has_changed = self.progress.take_change()
@@ -323,7 +323,7 @@ class Caches:
             cache.context, cache.emit = progress.record_context, self._forward
 
     def flush(self) -> None:
-        """Forward the updates of all, until those that this makes are forwarded as well."""
+        """Flush every record cache until none has updates: a flush may put into another cache."""
         for _ in range(_MOST_FLUSHES):
             if not sum(cache.flush() for cache in self._caches):
                 return

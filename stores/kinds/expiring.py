@@ -220,7 +220,7 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
         return put
 
     def flush(self) -> None:
-        """Serialize the cache into the BytesStore below, and free what has expired."""
+        """Serialize the cache into the BytesStore below, and free expired entries."""
         self.flush_cache()
         self._expiries.free_expired()
 

@@ -78,7 +78,7 @@ class History:
             self._times.put(due, key)
 
     def flush(self, bound: int) -> None:
-        """Free some of what is gone at `bound`; build a part of the index if it is not complete."""
+        """Free some versions that are gone at `bound`; build a part of the index if it is incomplete."""
         limit = max(_FREED_ROWS, 2 * self._notes)
         if not self._build.is_complete:
             self._build.step(self._below, self._add, limit)
@@ -98,7 +98,7 @@ class History:
         self._forget()
 
     def discard(self) -> None:
-        """Drop what was recorded since the last commit, which failed."""
+        """Drop notes since the last commit, which failed."""
         self._forget()
         self._last_key = None
 

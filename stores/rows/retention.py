@@ -1,4 +1,4 @@
-"""Retention: which times of a store have expired, how their rows are freed, and what is dropped as late."""
+"""Retention: which times of a store have expired, how their rows are freed, and which records are dropped as late."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Retention:
         return self.number
 
     def rows(self) -> int:
-        """Return how many rows of the store below are not entries."""
+        """Return the number of rows below that are no entries."""
         return 0 if self._below.get(_META) is None else 1
 
     def flush(self, changes: int) -> None:
@@ -85,14 +85,14 @@ class Retention:
 
 
 class LateDrops:
-    """Counts what one store drops because it has expired already."""
+    """Counts the records that one store drops because they have expired already."""
 
     def __init__(self, store: str, context: StoreContext) -> None:
         self._store = store
         self._context = context
 
     def count(self, time_ms: int, kept_after_ms: int) -> None:
-        """Count one entry at `time_ms`, where the store keeps what is later than `kept_after_ms`."""
+        """Count a dropped entry at `time_ms`; the store keeps times later than `kept_after_ms`."""
         self._context.dropped(REASON)
         self._context.repeats.log(
             _log, logging.WARNING, (REASON, self._context.application_id, self._store),
