@@ -461,7 +461,7 @@ def _ask_to_end(place: Place, reason: str, deadline: float, only: int) -> tuple[
 
 
 def _is_closed(connection: socket.socket, deadline: float) -> bool:
-    """Return whether the other end closes the connection, as its process does when it ends, before `deadline`."""
+    """Return whether the other end closes the connection before `deadline`, as an ending process does."""
     try:
         while True:
             connection.settimeout(max(0.001, deadline - time.monotonic()))

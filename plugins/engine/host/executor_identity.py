@@ -107,7 +107,7 @@ def is_orphan(parent: int, group: int, processes: Processes) -> bool:
 
     A daemon leads the process group of its workers, so the group's number is the daemon's pid.
     """
-    is_below_jvm = any(_is_jvm(each) for each in _ancestors(parent, processes))
+    is_below_jvm = any(_is_jvm(ancestor) for ancestor in _ancestors(parent, processes))
     return parent != group and not is_below_jvm and processes.find(group) is None
 
 

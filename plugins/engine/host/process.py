@@ -29,7 +29,7 @@ _BUSY_SECONDS = 5.0
 _SIGNAL_SECONDS = 1.0
 """Seconds after which a waiting host looks for signals that did not wake it."""
 _CLOSING_SECONDS = 10.0
-"""Seconds that an ending host gives its engine; what is not committed then does not count, as after a crash."""
+"""Seconds for the engine to close when the host ends; uncommitted work is then lost, as after a crash."""
 
 _log = logging.getLogger("penstock.hosts")
 
@@ -201,7 +201,7 @@ def _say(line: str) -> None:
 
 
 def main(start: dict[str, Any]) -> None:
-    """Run a host; `start` is what its starter sent."""
+    """Run a host; `start` is the message of the process that started it."""
     logging.captureWarnings(True)
     code = 1
     try:

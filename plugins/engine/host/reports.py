@@ -188,7 +188,7 @@ class TaskResult:
 class Observed:
     """What Spark's listeners see of a slot's batch.
 
-    `lag`: how many records its tasks have yet to read, as far as is known when the batch is planned; None if it is not.
+    `lag`: how many records its tasks have yet to read, as far as known when the batch is planned; None if it is not.
     `state_rows`: how many entries the stores of its open tasks have; None if there is none.
     """
 
@@ -205,7 +205,7 @@ class Observed:
         reports = [
             each.report for results in (*message.kept.values(), message.results) for each in results if each.report
         ]
-        read = (*(each.positions for each in known.values()), *(each.positions for each in reports))
+        read = (*(each.positions for each in known.values()), *(report.positions for report in reports))
         positions = {each: at for read_by_task in (plan.starts, *read) for each, at in read_by_task.items()}
         ends = ((end, positions.get(each, end)) for planned in plan.ends.values() for each, end in planned.items())
         left = plan.left + sum(max(0, end - at) for end, at in ends)

@@ -1,4 +1,4 @@
-"""Engine: what a task host runs. SlotEngine: an engine with a log, the claim of a slot, and log lines."""
+"""Engine: the interface of a task host's work. SlotEngine: an engine with a log, the claim of a slot, and log lines."""
 
 from __future__ import annotations
 
@@ -151,8 +151,8 @@ class SlotEngine(Engine):
             self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
         self._companions: list[HostCompanion] = []
         try:
-            for each in cargo.companions:
-                self._companions.append(each(cargo.application, host))
+            for companion in cargo.companions:
+                self._companions.append(companion(cargo.application, host))
             if cargo.log_directory and cargo.gives_way:
                 # After the thread that starts the server, which keeps its priority.
                 give_way(host.world)
@@ -164,28 +164,28 @@ class SlotEngine(Engine):
         self._has_claimed = False
 
     def _claim(self, plan: SlotPlan, executor: str) -> None:
-        """Note in the log that the executor has the slot, if the plan names no owner yet."""
+        """Record in the log that the executor has the slot, if the plan names no owner yet."""
         if self._claims is not None and not (plan.owner and self._has_claimed):
             self._claims.write(plan.slot, executor)
             self._has_claimed = True
 
     def _tell_companions(self, plan: SlotPlan) -> None:
-        for each in self._companions:
-            each.take(plan)
+        for companion in self._companions:
+            companion.take(plan)
 
     def _close_companions(self) -> None:
-        for each in self._companions:
-            each.close()
+        for companion in self._companions:
+            companion.close()
 
     def _server_url(self, most_seconds: float = 0.0) -> str:
         """Return the URL of the machine's server of queries; "" if there is none."""
-        return next((url for each in self._companions if (url := each.url(most_seconds))), "")
+        return next((url for companion in self._companions if (url := companion.url(most_seconds))), "")
 
     def _failure(self, name: str, error: BaseException) -> TaskResult:
         return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))
 
     def close(self) -> None:
-        """Close what tasks share, and the log."""
+        """Close the shared resources of the tasks, and the log."""
         self._close_companions()
         self._resources.close()
         self._log.close()
@@ -195,7 +195,7 @@ class HostCompanion:
     """What a task host has beside its tasks, from its start to `close`. The host's one thread calls all methods."""
 
     def take(self, plan: SlotPlan) -> None:
-        """Do what a plan says, before its tasks work."""
+        """Apply a plan before its tasks work."""
 
     def url(self, most_seconds: float) -> str:
         """Return the URL of the server of queries, "" for none; wait up to so many seconds until it is known."""

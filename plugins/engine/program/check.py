@@ -1,4 +1,4 @@
-"""Whether a program fits what the last program of its application id has saved; and its parked stores."""
+"""The check of a program against the saved state of the last program under its application id; and parked stores."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _without_refilled(application_id: str, before: ProgramNote, now: Mapping[str
 
 def _check_changelog(application: Application, before: Mapping[str, Any]) -> None:
     changelog = application.settings.changelog.partition(":")[0]
-    has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
+    has_state = any(store.logged for subtopology in application.program.subtopologies for store in subtopology.stores)
     if has_state and before["changelog"] != changelog:
         raise IncompatibleStateError(
             f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and "
@@ -145,7 +145,7 @@ def _park(
 
 
 def _late(application_id: str, before: ProgramNote, back: Mapping[str, Any], log: Log) -> Iterable[str]:
-    """Return a reason for each store that comes back and has missed records."""
+    """Return a reason for each parked store that is named again and has missed records."""
     for name, each in back.items():
         if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
             yield (
@@ -263,7 +263,9 @@ def _with_layouts(application: Application, layouts: Mapping[int, Layouts]) -> A
     made = copy(application)
     made.program = replace(
         application.program,
-        subtopologies=tuple(replace(each, layouts=layouts[each.id]) for each in application.program.subtopologies),
+        subtopologies=tuple(
+            replace(subtopology, layouts=layouts[subtopology.id]) for subtopology in application.program.subtopologies
+        ),
     )
     return made
 
@@ -275,7 +277,7 @@ def _reads(assignment: Assignment) -> dict[str, list[str]]:
     """Return the topics that each sub-topology reads, by their names in the log."""
     found: dict[str, set[str]] = {}
     for task, partitions in assignment.tasks.items():
-        found.setdefault(str(task.subtopology), set()).update(each.topic for each in partitions)
+        found.setdefault(str(task.subtopology), set()).update(partition.topic for partition in partitions)
     return {number: sorted(topics) for number, topics in found.items()}
 
 
@@ -291,7 +293,7 @@ def _drained(application_id: str, topics: Iterable[str], log: Log) -> list[str]:
 
 
 def waiting_records(application_id: str, topic: str, partitions: int, log: Log) -> int:
-    """Return how many records of an internal topic have not been processed."""
+    """Return the number of unprocessed records of an internal topic."""
     each = [TopicPartition(topic, number) for number in range(partitions)]
     committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
     positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
@@ -338,10 +340,10 @@ def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
 
 
 def accept_stores(application_id: str, log: Log, lease: Lease, names: Sequence[str]) -> None:
-    """Let parked stores come back with their old content, whatever they have missed.
+    """Allow parked stores to continue with their old content, whatever they have missed.
 
-    Raises ConfigError for a store that is not parked, and FencedError when the application's lease was lost; then
-    nothing has changed.
+    Raises ConfigError for a store that is not parked, and FencedError if the application's lease was lost; then nothing
+    has changed.
     """
     note = read_note(application_id, log)
     parked = note.get("parked", {})

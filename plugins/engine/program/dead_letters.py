@@ -120,7 +120,7 @@ def read_letters(log: Log, topic: str, selection: Selection | None = None) -> It
     selection = selection or Selection()
     for partition in partitions_of(log, topic, selection):
         for batch in batches_from(log, partition, selection.first or 0, selection.end):
-            yield from (each for each in letters_in(batch) if selection.has(each))
+            yield from (letter for letter in letters_in(batch) if selection.has(letter))
 
 
 def partitions_of(log: Log, topic: str, selection: Selection) -> list[TopicPartition]:
@@ -221,7 +221,7 @@ class ApplicationTargets(Targets):
     def refuses(self, topic: str) -> str | None:
         """Refuse topics that the application does not read: headers can name any topic."""
         application = self._application
-        if any(reads(each, topic, application.id, application.program.internal_topics) for each in self._sources):
+        if any(reads(source, topic, application.id, application.program.internal_topics) for source in self._sources):
             return None
         return f"no source of application {application.id!r} reads it"
 
@@ -248,7 +248,7 @@ class Replayed:
 
     @classmethod
     def of(cls, commit: Commit | None, partition: TopicPartition) -> Replayed:
-        """Return what a replay's last commit remembers; nothing of a topic that was deleted since, and made again.
+        """Return the state of the last replay's commit; an empty one if the topic was deleted since and made again.
 
         Raises ConfigError for the commit of an application.
         """
@@ -274,17 +274,17 @@ class Replayed:
         )
 
     def note_all(self, position: int) -> None:
-        """Note that everything below `position` was replayed."""
+        """Mark everything below `position` as replayed."""
         self.base = max(self.base, position)
         self.kinds = {kind: at for kind, at in self.kinds.items() if at > self.base}
         self.stretches = [each for each in self.stretches if each[1] >= self.base]
 
     def note_kinds(self, kinds: set[str], position: int) -> None:
-        """Note that the letters of these kinds below `position` were replayed."""
+        """Mark the letters of these kinds below `position` as replayed."""
         self.kinds |= {kind: max(position, self.kinds.get(kind, 0)) for kind in kinds if position > self.base}
 
     def note_stretch(self, first: int, last: int) -> None:
-        """Note that the letters from offset `first` to `last` were replayed."""
+        """Mark the letters from offset `first` to `last` as replayed."""
         apart = []
         for each in self.stretches:
             if each[1] + 1 < first or each[0] > last + 1:
@@ -331,15 +331,17 @@ class Replay:
 
 
 def group_of(topic: str) -> str:
-    """Return the application id under which the log keeps what was replayed of a dead-letter topic."""
+    """Return the application id under which the log stores the replay state of a dead-letter topic."""
     return f"{topic}-replay"
 
 
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
     """Return the replayed part of each partition, without disturbing a running replay."""
     return {
-        each.partition: Replayed.of(log.last_commit(group_of(topic), f"0_{each.partition}", [each]), each)
-        for each in partitions_of(log, topic, Selection())
+        partition.partition: Replayed.of(
+            log.last_commit(group_of(topic), f"0_{partition.partition}", [partition]), partition
+        )
+        for partition in partitions_of(log, topic, Selection())
     }
 
 
@@ -470,13 +472,13 @@ class _PartitionReplay:
                 committer.commit(Commit({self.partition: memory.base}, _VERSION, memory.to_bytes()), outputs)
                 return
             except RecordRefusedError as refusal:
-                refused = (each for each in outputs if each.topic == refusal.topic)
+                refused = (output for output in outputs if output.topic == refusal.topic)
                 if not any(any(map(refusal.refuses, each.keys, each.values, each.timestamps)) for each in refused):
                     raise
                 self._refusals.append(refusal)
 
     def _outputs(self, batch: RecordBatch) -> list[OutputBatch]:
-        """Return the outputs of a batch, and note in `now` what is replayed once they are sent."""
+        """Return the outputs of a batch, and mark its letters in `now` as replayed once the outputs are sent."""
         now = self.now
         outputs: dict[str, OutputBatch] = {}
         position = batch.next_offset
@@ -493,7 +495,7 @@ class _PartitionReplay:
         return list(outputs.values())
 
     def _note(self, position: int) -> None:
-        """Note that the selected letters below `position` were replayed, without those that are held."""
+        """Mark the selected letters below `position` as replayed, without held ones."""
         now, memory = self.now, self.now.memory
         self._note_stretch()
         if self.selection.by_place:
@@ -556,7 +558,7 @@ class _PartitionReplay:
         return True
 
     def _was_sent_last(self, letter: Letter) -> bool:
-        """Return whether a letter is another one of the source record that was sent last: several outputs failed."""
+        """Return whether a letter has the same source record as the letter sent last: several outputs of it failed."""
         now = self.now
         return (
             now.record is not None and now.record == _source_record(letter) and now.record_kind in (None, letter.kind)
@@ -568,8 +570,10 @@ class _PartitionReplay:
         return self.targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
 
     def _refusal(self, letter: Letter, topic: str) -> RecordRefusedError | None:
-        refusals = (each for each in self._refusals if each.topic == topic)
-        return next((each for each in refusals if each.refuses(letter.key, letter.value, letter.timestamp)), None)
+        refusals = (refusal for refusal in self._refusals if refusal.topic == topic)
+        return next(
+            (refusal for refusal in refusals if refusal.refuses(letter.key, letter.value, letter.timestamp)), None
+        )
 
 
 def _source_record(letter: Letter) -> tuple[object, ...] | None:

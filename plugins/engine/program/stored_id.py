@@ -29,13 +29,13 @@ class StoredAs:
 
 
 def read_stored(application_id: str, log: Log) -> StoredAs:
-    """Return where an application is; one that was never resharded has its own id."""
+    """Return where an application is stored; without a resharding it has its own id."""
     saved = notes.STORED_AS.read(application_id, log)
     return StoredAs(**saved) if saved else StoredAs(application_id)
 
 
 def write_stored(application_id: str, lease: Lease, stored: StoredAs) -> None:
-    """Say where an application is from now on, in one write. Raises as `Note.write`."""
+    """Record where an application is stored, in one write. Raises as `Note.write`."""
     notes.STORED_AS.write(application_id, lease, asdict(stored))
 
 

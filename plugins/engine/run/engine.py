@@ -1,4 +1,4 @@
-"""Engine: what runs applications. Plugins name theirs in a hook. StartedRun: the handle of a run in a thread."""
+"""Engine: the interface of an engine, which runs applications. StartedRun: the handle of a run in a thread."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class StartedRun:
                     f"application {self._run.application_id!r} does not run any more: its stores cannot be asked"
                 )
             if self._queries is None:
-                opened = (each.queries(self.application) for each in reversed(companions()))  # ours last
+                opened = (companion.queries(self.application) for companion in reversed(companions()))  # ours last
                 self._queries = next((each for each in opened if each is not None), None)
                 if self._queries is None:
                     raise ConfigError("no installed companion answers queries: `penstock plugins` lists companions")
@@ -293,12 +293,12 @@ _is_registered = False
 
 def _stop_left() -> None:
     runs = [each for each in _left if each.process == os.getpid()]
-    for each in runs:
-        if not each.stop.is_set():
-            _warn(each)
-        each.stop.set()
-    for each in runs:
-        each.end(_EXIT_SECONDS)
+    for run in runs:
+        if not run.stop.is_set():
+            _warn(run)
+        run.stop.set()
+    for run in runs:
+        run.end(_EXIT_SECONDS)
 
 
 class Engine(ABC):

@@ -123,4 +123,4 @@ class RecentRates:
 
 
 def _records(reports: Sequence[TaskReport]) -> tuple[int, int]:
-    return sum(each.records_in for each in reports), sum(each.records_out for each in reports)
+    return sum(report.records_in for report in reports), sum(report.records_out for report in reports)

@@ -81,7 +81,7 @@ class Query(ABC):
 
     @abstractmethod
     def drain(self) -> None:
-        """Begin no more work, and let tasks commit what they have; returns at once."""
+        """Begin no more work, and let tasks commit their work; returns at once."""
 
     @abstractmethod
     def is_at_rest(self) -> bool:
@@ -89,7 +89,7 @@ class Query(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop the query; what is not committed does not count."""
+        """Stop the query; uncommitted work does not count."""
 
     @abstractmethod
     def close(self) -> None:
@@ -174,7 +174,7 @@ _log = logging.getLogger("penstock.runs")
 
 
 class HostMessages:
-    """Notes in `slots` what hosts say. `uncaught`: the setting `uncaught_exception_handler`."""
+    """Passes the hosts' messages to `slots`. `uncaught`: the setting `uncaught_exception_handler`."""
 
     def __init__(self, slots: Slots, repeats: Repeats, uncaught: UncaughtExceptionHandler) -> None:
         self._slots = slots

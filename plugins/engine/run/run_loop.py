@@ -127,7 +127,10 @@ def begun(
     statistics = RunStatistics(application.id, order.trigger.text, lifecycle=lifecycle)
     view = RunView(application, order.waits, has_tasks_here, statistics.status, lambda: statistics.lag)
     try:
-        with _surroundings([each(view) for each in companions()], order, opened, statistics) as (running, stop):
+        with _surroundings([companion(view) for companion in companions()], order, opened, statistics) as (
+            running,
+            stop,
+        ):
             lifecycle.enter(REBALANCING)
             yield running, stop, statistics
     except BaseException as error:
@@ -312,7 +315,7 @@ class RunLoop(ABC):
         )
 
     def _quiet_seconds(self) -> float:
-        """Return how long ago the last batch with work ended; a run that should end is not quiet."""
+        """Return the seconds since the last batch with work; 0 for a run that should end."""
         return 0.0 if self._wants_to_stop() else time.monotonic() - self._worked_at
 
     def _all_moves(self) -> dict[str, int]:
@@ -335,7 +338,9 @@ class RunLoop(ABC):
             self._next_maintenance = now + _MAINTENANCE_SECONDS
             self._maintain()
             assignment = running.prepared.assignment
-            sources = [each for each in running.prepared.partitions if each.topic not in assignment.internal]
+            sources = [
+                partition for partition in running.prepared.partitions if partition.topic not in assignment.internal
+            ]
             self._held_back.look(running.log, sources)
         if self._trigger.drains:
             return

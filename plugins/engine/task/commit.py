@@ -98,7 +98,7 @@ class TaskCommits:
         self.state_bytes: int | None = None
         """The size of the local state on disk, if it was measured since the last report."""
         self.state_rows: int | None = None
-        """How many entries the stores have, as of the last commit or opening."""
+        """Number of entries of the stores, as of the last commit or opening."""
         self.pending: PendingCommit | None = None
         """The commit that was taken and is not finished."""
         self.proven: Mapping[TopicPartition, int] | None = None
@@ -209,7 +209,7 @@ class TaskCommits:
         self.state_bytes, self._measure_at = state_bytes, self.phases.now() + _MEASURE_SECONDS
 
     def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Return whether many records wait to be purged until a delta proves that they are not needed again."""
+        """Return whether many records cannot be purged until a further delta proves their commit."""
         inputs = self.inputs
         if inputs is None or not inputs.internal or not self.state.keeps_commits:
             return False

@@ -1,4 +1,4 @@
-"""Fronts: as of which time everything in front of each sub-topology has been read, from looks at the log."""
+"""Fronts: for each sub-topology, the time as of which all of its upstream inputs have been read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock import TopicPartition
 from penstock.task.progress import Front
 
 UNKNOWN = Front(0)
-"""How far everything is read of which nothing is known."""
+"""The front of a sub-topology without any information."""
 NOT_KNOWN = sys.maxsize
 """The end of a partition that has no leader now: nobody has read up to it."""
 _STILL_LOOKS, _STILL_MS = 10, 60_000
@@ -85,7 +85,7 @@ class Fronts:
                 self._marks[number] = _Mark(time, of_inputs, at, clock_ms)
 
     def pending(self, number: int) -> int:
-        """Return the time as of which a sub-topology is to have read everything next."""
+        """Return the next time as of which a sub-topology has to read everything."""
         return self._marks[number].time if number in self._marks else 0
 
 

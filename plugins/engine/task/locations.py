@@ -160,7 +160,7 @@ class Places:
 
 
 def live_directory(directory: Path) -> Path | None:
-    """Return the newest of the numbered directories of a store backend, the one in use; None if there is none."""
+    """Return the directory in use of a store backend: the highest-numbered one; None if there is none."""
     numbers = [int(each.name) for each in directory.glob("*") if each.name.isdigit()]
     return directory / str(max(numbers)) if numbers else None
 

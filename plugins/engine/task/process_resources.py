@@ -1,4 +1,4 @@
-"""ProcessResources: what the tasks of one process share: its world, directories, and copies of global stores."""
+"""ProcessResources: the shared parts of one process's tasks: world, directories, and copies of global stores."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class ProcessResources:
         return Places.of(application).task(task_id)
 
     def globals_of(self, application: Application) -> GlobalStores:
-        """Return the global stores of an application, of which it may have none."""
+        """Return the global stores of an application; it may have none."""
         key = Places.of(application).root.absolute()
         with self._lock:
             found = self._globals.get(key)
@@ -147,7 +147,7 @@ class ProcessResources:
             _log.info("application %s, task %s: removed this host's copy, unused for a while", application.id, task)
 
     def close(self) -> None:
-        """Close the global stores, and write what log lines wait."""
+        """Close the global stores, and write waiting log lines."""
         self.repeats.write_rest()
         with self._lock:
             for each in self._globals.values():

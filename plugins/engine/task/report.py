@@ -1,4 +1,4 @@
-"""Counts of tasks and runs, and TaskReport: what a task did in one batch, with the time that each phase took."""
+"""Counts of tasks and runs, and TaskReport: a task's work in one batch, with the time of each phase."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ from penstock.support.packages import DISTRIBUTION, installed_version
 _packing = threading.Lock()
 _CACHED = type(lru_cache(len))
 _MOST_PARTS = 100
-"""How many parts of a value are looked at to find the one that cannot be pickled, and how deep."""
+"""Maximum number, and depth, of a value's parts that are searched for the one that cannot be pickled."""
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
 _CACHE = "__msgspec_cache__"
@@ -173,7 +173,7 @@ def _pickler_class() -> Callable[[BytesIO, Mapping[str, ModuleType]], Any]:
     def reduce_with_file(code: CodeType) -> tuple[Any, ...]:
         """Functions keep the names of their files: messages give a user's own lines."""
         make, arguments = reduce_code(code)
-        return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments)
+        return make, tuple(code.co_filename if argument == _NO_FILE else argument for argument in arguments)
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         """Notes in `by_value` what it pickled by value, and in `imports` which of `own` modules functions import."""
@@ -210,13 +210,13 @@ def _pickler_class() -> Callable[[BytesIO, Mapping[str, ModuleType]], Any]:
 
 
 def _about(module: ModuleType) -> dict[str, Any]:
-    """Return what imports in a module go by."""
+    """Return the attributes of a module that imports in it depend on."""
     about = {name: vars(module)[name] for name in ("__package__", "__file__") if name in vars(module)}
     return about | ({"__path__": list(module.__path__)} if hasattr(module, "__path__") else {})
 
 
 def _imports_in(code: CodeType, own: Mapping[str, ModuleType]) -> set[str]:
-    """Return which of the user's own modules a function imports while it runs."""
+    """Return the user's own modules that a function imports while it runs."""
     lasts = {name.rpartition(".")[2] for name in own}
     if not any(name.rpartition(".")[2] in lasts for name in code.co_names):
         return set()
@@ -248,7 +248,7 @@ def _cached_again(maxsize: int | None, typed: bool) -> Any:
 
 
 def _named(application: Any, check: Callable[[Any], Any]) -> str:
-    """Return for which parts of an application `check` raises, and for what in them, for a message; "" if unknown."""
+    """Return the parts of an application for which `check` raises, with the path to each; "" if unknown."""
     if not isinstance(application, Application):
         return ""
     settings, program = application.settings, application.program
@@ -260,7 +260,7 @@ def _named(application: Any, check: Callable[[Any], Any]) -> str:
 
 
 def _path(whole: Any, check: Callable[[Any], Any], seen: list[Any]) -> list[str]:
-    """Return by which names one comes from `whole` to the part of it for which `check` raises."""
+    """Return the attribute path from `whole` to the part for which `check` raises."""
     seen.append(whole)
     for name, part in _parts(whole)[:_MOST_PARTS]:
         if len(seen) < _MOST_PARTS and not any(part is each for each in seen) and not _passes(check, part):
@@ -269,7 +269,7 @@ def _path(whole: Any, check: Callable[[Any], Any], seen: list[Any]) -> list[str]
 
 
 def _parts(whole: Any) -> list[tuple[str, Any]]:
-    """Return what is pickled with a value, by the names that a user knows it by."""
+    """Return the parts that are pickled with a value, by the names that a user knows."""
     if isinstance(whole, FunctionType):
         filled = zip(whole.__code__.co_freevars, whole.__closure__ or (), strict=True)
         inside = {name: cell.cell_contents for name, cell in filled if cell != CellType()}
@@ -468,7 +468,7 @@ class Arrived:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return what `pack` packed; the user's modules in it become those of this process, which runs no other program."""
+    """Unpack cargo of `pack`. The user's modules in it become those of this process, which runs no other program."""
     arrived = Arrived(packed)
     arrived.install()
     return arrived.cargo

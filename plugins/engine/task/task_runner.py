@@ -116,7 +116,7 @@ class TaskRunner:
 
 def rows_of(tasks: Iterable[TaskRunner]) -> int | None:
     """Return how many entries the stores of tasks have; None if no task is open."""
-    found = [rows for each in tasks if (rows := each.state_rows) is not None]
+    found = [rows for task in tasks if (rows := task.state_rows) is not None]
     return sum(found) if found else None
 
 

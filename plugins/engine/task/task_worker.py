@@ -126,7 +126,7 @@ class TaskWorker(LoggedTask):
         return self._report()
 
     def _punctuate(self, task: Task, state: TaskState, commits: TaskCommits, visit_seconds: float) -> None:
-        """Fire what is due, and go on with visits, portion by portion, with the commits that this needs on the way."""
+        """Call due punctuators, and continue visits, portion by portion, with the commits that this needs."""
         phases = self._phases
         began = since = phases.now()
         task.punctuate_wall_clock()

@@ -87,7 +87,7 @@ def metrics_endpoint(
 
 
 class _Endpoint(threading.Thread):
-    """Serves what `make` returns, until `close`; where its port is in use, from when it is free."""
+    """Serves the WSGI application of `make` until `close`. It waits while its port is in use."""
 
     def __init__(self, make: Callable[[], WSGIServer]) -> None:
         super().__init__(name="penstock-metrics", daemon=True)

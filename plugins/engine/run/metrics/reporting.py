@@ -108,7 +108,7 @@ def measures_of(status: RunStatus, lag: Sequence[PartitionLag]) -> Iterator[Meas
     made = _Maker(status.application_id)
     yield made.gauge("start_time_seconds", "When the run started.", [], [((), status.started_ms / 1000)])
     yield made.gauge(
-        "state", "1 for the state of the run.", ["state"], [((each,), each == status.phase) for each in STATES]
+        "state", "1 for the state of the run.", ["state"], [((state,), state == status.phase) for state in STATES]
     )
     yield made.gauge(
         "subtopology_paused", "1 for each paused sub-topology.", ["subtopology"], [((p,), 1) for p in status.paused]

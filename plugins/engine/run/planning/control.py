@@ -47,7 +47,7 @@ class Control:
     visits: Sequence[Sequence[Any]] = ()
 
     def of_tasks(self) -> Mapping[str, Any]:
-        """Return what tasks do at present, as arguments of a SlotPlan."""
+        """Return the tasks' present orders, as arguments of a SlotPlan."""
         return {"paused": tuple(self.paused), "visits": tuple(Visit(*each) for each in self.visits)}
 
 
@@ -56,7 +56,7 @@ class Orders(ABC):
 
     @abstractmethod
     def write(self, control: Control) -> None:
-        """Replace what the planner sees."""
+        """Replace the orders that the planner reads."""
 
     @abstractmethod
     def read(self) -> Control:
@@ -64,7 +64,7 @@ class Orders(ABC):
 
     @abstractmethod
     def peek(self) -> Control:
-        """Return the same; `has_changed` answers as before."""
+        """Return the present orders without marking them as read: `has_changed` answers as before."""
 
     @abstractmethod
     def has_changed(self) -> bool:
@@ -72,7 +72,7 @@ class Orders(ABC):
 
     @abstractmethod
     def write_drained(self, step: int) -> None:
-        """Note that everything up to `step` was processed."""
+        """Record that everything up to `step` was processed."""
 
     @abstractmethod
     def read_drained(self) -> int:
@@ -262,7 +262,9 @@ class Plan:
 
 SHORTEST_REST, LONGEST_REST = 0.005, 1.0
 _SHARE = 20
-"""A rest is at most this part of the quiet time before it: what comes then is late by a twentieth of it."""
+"""Maximum length of a rest, as a share of the quiet time before it: records that arrive then are late by a twentieth of
+that time.
+"""
 _WORK_SHARE = 50
 """A rest is at least so many times as long as a look at the log takes, so that looking costs 2 % of a core at most."""
 _MOST_SECONDS = 2.0
@@ -307,5 +309,5 @@ class Rests:
             left -= turn
 
     def end(self) -> None:
-        """Note that there is work."""
+        """End the rest: there is work."""
         self._quiet_since = None

@@ -44,14 +44,14 @@ class _Use:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def _is_there(self) -> bool:
-        """Return whether the open file still is the lock file: a task replaces it where a standby does not answer."""
+        """Return whether the open file still is the lock file: a task replaces it if a standby does not answer."""
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file), os.stat(self._path))
         except OSError:
             return False
 
     def close(self) -> None:
-        """Note the time, and release the lock; idempotent."""
+        """Record the time of use, and release the lock; idempotent."""
         if self._file is not None:
             self._set_time(self._file)
             os.close(self._file)
@@ -207,7 +207,7 @@ def remove_unused(root: Path, delay_ms: float, now_ms: int, token: str) -> list[
 
 
 def disk_bytes(directory: Path) -> int:
-    """Return how many bytes the files under a directory take on disk; files that go meanwhile are left out."""
+    """Return the disk usage in bytes of the files under a directory; files deleted meanwhile are left out."""
     total = 0
     for path, _, names in os.walk(directory):
         for name in names:

@@ -103,7 +103,7 @@ class Copy:
         self._position = Position()
 
     def position(self) -> Position:
-        """Return how far any process has read, and drop objects of an earlier state."""
+        """Return the latest position of any process, and drop cached objects of an earlier state."""
         version = self.backend.version()
         if version != self._version:
             # The typed store's objects are of the earlier version.
@@ -116,7 +116,7 @@ class Copy:
         """Write the pending changes and the position in one step. Raises StaleStoreError after another writer."""
         self.store.flush()
         version = position.to_version()
-        rows = {each.name: each.local_changes(each.changes()) for each in self._buffers}
+        rows = {buffer.name: buffer.local_changes(buffer.changes()) for buffer in self._buffers}
         self.backend.write(rows, self._version, version)
         self._version, self._position = version, position
         self.give_up()
@@ -124,16 +124,16 @@ class Copy:
     def give_up(self) -> None:
         """Drop pending changes and cached objects."""
         self.store.discard()
-        for each in self._buffers:
-            each.clear()
+        for buffer in self._buffers:
+            buffer.clear()
 
     def move_to(self, other: Copy) -> None:
         """Replace the content by that of `other`, and take over its backend; the store object stays."""
         other.store.close()
         self.give_up()
         self.backend, self._version, self.progress = other.backend, None, other.progress
-        for each in self._buffers:
-            each.read_from(other.backend)
+        for buffer in self._buffers:
+            buffer.read_from(other.backend)
 
     def close(self) -> None:
         """Close the store and its backend."""
@@ -205,7 +205,7 @@ class Copies:
         return self._path(self._number + 1).exists()
 
     def open_next(self) -> Copy:
-        """Return the copy that will replace the current one, as far as it was built. Call while `writing`."""
+        """Return the next copy in its present, perhaps unfinished, state. Call while `writing`."""
         return self._open(self._number + 1)
 
     def replace(self, built: Copy) -> None:

@@ -81,7 +81,7 @@ class Restoring:
             _log.exception("task %s: the listener of restores failed at %s", self._task_id, event)
 
     def progress(self) -> RestoreProgress | None:
-        """Return how far the restoring is; None if nothing is restored now."""
+        """Return the progress of the restore; None if none is running."""
         now = self._now
         if now is None:
             return None

@@ -227,7 +227,7 @@ class TaskState:
     # ------------------------------------------------------------------ a commit
 
     def least_commit_interval(self) -> float:
-        """Return how many seconds the changelog wants to be between two commits; it may measure that."""
+        """Return the changelog's minimum seconds between two commits; it may measure that."""
         return 0.0 if self._deltas is None else self._deltas.least_commit_interval()
 
     def size_bytes(self) -> int:
@@ -265,7 +265,7 @@ class TaskState:
         }
 
     def take_restored(self) -> int:
-        """Return how many changes were restored since the last call."""
+        """Return the number of changes restored since the last call."""
         before, self._taken = self._taken, self.backends.restoring.entries
         return self._taken - before
 
@@ -326,16 +326,13 @@ class TaskState:
         return {name: rows for name, rows in made.items() if rows}
 
     def is_at(self, version: str) -> bool:
-        """Return whether every backend still is at `version`: another process may have written meanwhile."""
+        """Return whether every backend still is at `version`, and no other process has written."""
         return self.version == version and self.backends.are_at(version)
 
     # ------------------------------------------------------------------ upkeep
 
     def maintain_changelog(self, grace_ms: int, now_ms: int, commit: Commit, is_current: Callable[[], bool]) -> bool:
-        """Write a snapshot when one is due, and delete what is not needed after it.
-
-        Both only while `is_current` returns True. `commit` is the last one. Return whether a snapshot was written.
-        """
+        """Write a snapshot when one is due, and delete files that are not needed after it."""
         written = self.snapshot_when_due(is_current, commit)
         if written and self.version is not None:
             self.upkeep.clean(self.version, grace_ms, now_ms, is_current)

@@ -1,4 +1,4 @@
-"""ContinuousWorker: runs one task as its records come, and keeps its changelog short meanwhile.
+"""ContinuousWorker: runs one task as its records arrive, and keeps its changelog short meanwhile.
 
 Comes in: batches of records, known ends, the time. Goes out: outputs as soon as they are made, a commit now and then,
 and a `TaskReport` when asked for.
@@ -166,9 +166,9 @@ class ContinuousWorker(LoggedTask):
             task.progress.end_soon()
 
     def may_take_long(self, clock_ms: int) -> bool:
-        """Return whether `work` may take longer than it is given, because it did, or a punctuator did that is due.
+        """Return whether `work` may exceed its time: it did before, or a punctuator did that is due now.
 
-        `clock_ms` is the time of the machine's clock now.
+        `clock_ms` is the present time of the machine's clock.
         """
         if self._is_slow or not self._rings_slowly:
             return self._is_slow
@@ -239,7 +239,7 @@ class ContinuousWorker(LoggedTask):
 
     @property
     def waits_for_front(self) -> bool:
-        """Whether something is due that waits for what is in front of the task, and is looked for by `FrontLooks`."""
+        """Whether a due punctuator waits for inputs in front of the task, which `FrontLooks` looks for."""
         if self.task is None or self._is_stepping or self.is_paused or self.rests:
             return False
         return self.task.waits_for_front
@@ -250,7 +250,7 @@ class ContinuousWorker(LoggedTask):
         return self.task is not None and self.task.inputs.are_settling
 
     def settle(self, front: Front, ends: Mapping[TopicPartition, int]) -> None:
-        """Note how far everything in front of the task is read once its inputs are read up to `ends`."""
+        """Set the front that the task has read once its inputs are read up to `ends`."""
         if self.task is not None:
             self.task.inputs.mark(front, ends)
 
@@ -263,11 +263,11 @@ class ContinuousWorker(LoggedTask):
             self.task.inputs.mark(*self._of_step)
 
     def queued(self, partition: TopicPartition | None = None) -> int:
-        """Return how many records of an input, or of all, were fed and are not processed."""
+        """Return the number of queued records of an input, or of all."""
         return 0 if self.task is None else self.task.inputs.queued(partition)
 
     def has_records(self) -> bool:
-        """Return whether records wait to be processed, or punctuators that they made due."""
+        """Return whether records wait, or punctuators that records made due."""
         task = self.task
         return task is not None and (task.progress.is_firing or not task.inputs.are_empty())
 
@@ -361,9 +361,9 @@ class ContinuousWorker(LoggedTask):
     # ------------------------------------------------------------------ numbers
 
     def take_reports(self) -> list[TaskReport]:
-        """Return reports of the time since the last call; none if nothing was committed since.
+        """Return reports of the time since the last call; none without a commit.
 
-        Only what is committed counts: what is lost in a crash is processed, and counted, again.
+        Only committed work counts: after a crash the rest is processed, and counted, again.
         """
         if self.task is not None and self._has_news and not self._is_dirty and not self.is_committing:
             self._add_report()
@@ -376,7 +376,7 @@ class ContinuousWorker(LoggedTask):
 
 
 class Upkept(NamedTuple):
-    """The result of a step: its seconds, and the commit of which it wrote a snapshot, if it did."""
+    """The result of a step: its seconds, and the commit of its snapshot, if it wrote one."""
 
     seconds: float = 0.0
     commit: Commit | None = None
@@ -420,7 +420,7 @@ class Upkeep:
         return partial(self._run, self._look)
 
     def end_step(self) -> None:
-        """Note that the last step is over."""
+        """End the last step."""
         self.holds_stores = False
 
     def end(self) -> None:

@@ -142,11 +142,14 @@ class TaskLoop:
         return rows_of(self._tasks.values())
 
     def still(self) -> tuple[float, str]:
-        """Return for how long what other threads restore or fill has made no step, and what; any thread may call it."""
+        """Return the seconds without progress of a restore or filling in other threads, and its name.
+
+        Any thread may call it.
+        """
         return max(self._preparing.still(), self._globals.still())
 
     def restoring(self) -> dict[str, RestoreProgress]:
-        """Return how far the restoring of each task is; any thread may call it."""
+        """Return the restore progress of each task; any thread may call it."""
         return self._preparing.restoring()
 
     # ------------------------------------------------------------------ a turn
@@ -181,7 +184,7 @@ class TaskLoop:
             self._globals.begin_anew()
 
     def _wait_seconds(self) -> float:
-        """Return how long nothing has to be done if no record comes."""
+        """Return the seconds until the next due work if no record arrives."""
         if self._has_more:
             return 0.0
         if self._writing:
@@ -370,7 +373,10 @@ class TaskLoop:
         self.commit_all()
 
     def _has_read(self, name: str, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether a task has read up to `ends`, waits for no end, and visits nothing; True if it is not open."""
+        """Return whether a task has read up to `ends` and finished its visits.
+
+        False while an end is unknown; True if the task is not open.
+        """
         task = self._tasks[name].task
         if task is None:
             return True
@@ -381,7 +387,7 @@ class TaskLoop:
         return all(fetched[partition] >= end for partition, end in ends.items())
 
     def commit_all(self) -> None:
-        """Commit what tasks have processed, and wait until that is written."""
+        """Commit the tasks' work, and wait until it is written."""
         self._writing.end_written(patiently=True)
         for name, task in self._tasks.items():
             # One that rests for a snapshot has processed nothing since its last commit.
@@ -412,7 +418,7 @@ class TaskLoop:
 
 
 class _Work:
-    """One stretch: what ends it, when (on the stopwatch), and whether that was done."""
+    """One stretch of work: the function that ends it, its time limit (on the stopwatch), and whether it was ended."""
 
     __slots__ = ("end", "has_rung", "until")
 
@@ -442,7 +448,7 @@ class Alarm:
             self._look_again()
 
     def end(self) -> bool:
-        """Note that the stretch is over; return whether the alarm has ended it."""
+        """End the stretch; return whether the alarm has ended it."""
         work, self._work = self._work, None
         return work is not None and work.has_rung
 
@@ -499,7 +505,7 @@ class Pauses:
         """At most so many bytes wait in all inputs."""
 
     def note(self, partition: TopicPartition, batch: RecordBatch) -> None:
-        """Begin pauses if too many records wait, those of a batch that has just come included."""
+        """Pause inputs whose queues, with the batch just read, are too long."""
         some = batch.values[:_SAMPLED]
         if not some:
             return
@@ -523,7 +529,7 @@ class Pauses:
         return self._total
 
     def end(self) -> None:
-        """End the pauses of inputs of which few records wait, if all of them together are not too many."""
+        """Resume inputs with few waiting records, if all inputs together have not too many."""
         if self._few:
             is_little = self._count() < self._most_bytes // 2
             free = [each for each, few in self._few.items() if (queued := self._queued(each)) < few or not queued]
@@ -535,6 +541,6 @@ class Pauses:
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Forget inputs that are not followed any more."""
-        for each in partitions:
-            self._few.pop(each, None)
-            self._sizes.pop(each, None)
+        for partition in partitions:
+            self._few.pop(partition, None)
+            self._sizes.pop(partition, None)
