@@ -292,7 +292,7 @@ class TopicChangelog(LogChangelog):
         )
 
     def _age(self, have: str, place: _VersionName, wanted: _VersionName) -> float:
-        """Return how many seconds ago a copy's version was the last one: no tombstone behind it is older."""
+        """Return the age in seconds of a copy's version: no tombstone after it is older."""
         now = self._now_ms() / 1000
         # The clock here may be behind the task's, as on a machine that was suspended.
         ahead = max(0.0, wanted.seconds - now)

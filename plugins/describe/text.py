@@ -10,8 +10,8 @@ from penstock.support.names import function_name
 
 def to_text(program: Program) -> str:
     """Return the program as Kafka Streams' `Topology.describe()` prints it, byte for byte."""
-    blocks = {each.id: _global_block(each) for each in program.global_stores}
-    blocks.update((each.id, _block(each)) for each in program.subtopologies)
+    blocks = {store.id: _global_block(store) for store in program.global_stores}
+    blocks.update((subtopology.id, _block(subtopology)) for subtopology in program.subtopologies)
     return "Topologies:\n " + "".join(f"  {blocks[number]}" for number in sorted(blocks))
 
 

@@ -52,7 +52,7 @@ def about_bytes(column: Sequence[bytes | None], samples: int) -> int:
 
 
 def record_size(key: bytes | None, value: bytes | None) -> int:
-    """Return how many bytes a record's key and value have."""
+    """Return the bytes of a record's key and value."""
     return (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
 
 

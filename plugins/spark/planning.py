@@ -1,4 +1,4 @@
-"""Planning: what the source `penstock` does in the process in which Spark plans batches."""
+"""Planning: the part of the source `penstock` in the process in which Spark plans batches."""
 
 from __future__ import annotations
 
@@ -62,13 +62,13 @@ class Planning:
         return offset
 
     def latest(self) -> Offset:
-        """Return the end offsets of what the last batch read."""
+        """Return the end offsets of the last batch's partitions."""
         return self._planner.latest()
 
     def rows(self, end: Offset) -> Sequence[Row]:
         """Return the rows of the batch that ends at `end`: one a slot."""
         plans = self._planner.plans(end)
-        return [(slot_key(each.slot, len(plans)), each.to_json()) for each in plans]
+        return [(slot_key(plan.slot, len(plans)), plan.to_json()) for plan in plans]
 
     def close(self) -> None:
         """Close the log."""

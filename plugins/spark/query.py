@@ -202,7 +202,7 @@ class ApplicationQuery(Query):
         return HostCaller(pack(cargo), family, f"application {application.id!r}", lease_seconds)
 
     def _host_companions(self) -> tuple[OpensCompanion, ...]:
-        """Return what each host has beside its tasks, as the settings say."""
+        """Return the companions of each host, as the settings say."""
         application = self._prepared.application
         server = None if self._noted_servers is None else opens_machine_server(application)
         found = () if server is None else (server,)
@@ -338,7 +338,7 @@ class ApplicationQuery(Query):
         return batches, self._messages.judge(failures, batches)
 
     def _collect_beats(self, beats: Beats) -> tuple[list[EndedBatch], PenstockError | None]:
-        """Take the hosts' heartbeats; ask for a batch where one is missing, or a task was taken over."""
+        """Read the hosts' heartbeats; request a batch if one is missing, or a task was taken over."""
         messages, seconds = beats.poll(), beats.since_last
         failures: list[TaskFailure] = []
         batches = [self._messages.batch(None, seconds, messages, failures)] if messages else []
@@ -359,7 +359,7 @@ class ApplicationQuery(Query):
         self.set_control(next_tick=tick, unopened=unopened, owners=owners, standbys=standbys, renewal=renewal)
 
     def _standbys(self) -> dict[str, list[str]]:
-        """Return the tasks of which each slot's host keeps copies."""
+        """Return the tasks that each slot's host keeps copies of."""
         settings = self._prepared.application.settings
         kept: dict[str, list[str]] = {}
         for slot, keepers in self.placement.standbys(NUM_STANDBY_REPLICAS.of(settings), RACKS.of(settings)).items():
@@ -399,7 +399,7 @@ _FORM = 3
 
 @dataclass(frozen=True)
 class _Pointer:
-    """The directory in use, and what it was made for. `form`: of its offsets and states."""
+    """The directory in use, and the query that it was made for. `form`: of its offsets and states."""
 
     directory: str
     identity: str

@@ -340,7 +340,7 @@ class _Hook:
         self._manager.addShutdownHook(self, _BEFORE_SPARK)
 
     def end(self) -> None:
-        """Note that the run has ended; the JVM need not ask any more."""
+        """Record the end of the run; the JVM need not ask any more."""
         self._run_has_ended.set()
         if not self._is_called:
             with suppress(Exception):

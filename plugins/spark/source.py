@@ -111,7 +111,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> Offset:
-        """Return the end offsets of what the last batch read."""
+        """Return the end offsets of the last batch's partitions."""
         return self._planning.latest()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

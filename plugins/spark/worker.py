@@ -68,12 +68,12 @@ class WorkerFunction:
 
 
 def begin_task() -> None:
-    """Make this process of Spark's cheaper to use again. Outside of a task it does nothing.
+    """Reduce the cost of garbage collection in a reused worker of Spark. Does nothing outside a task.
 
-    Spark's worker runs a full collection after each task; with the modules of pandas and pyarrow one takes 40 ms.
-    What the process has kept is left out of later ones from the 2nd, 4th, 8th, ... task on, right behind such a
-    collection: so modules that come later count as well, and garbage that is missed for ever, cycles that lived just
-    then, does not grow with the number of tasks.
+    Spark's worker runs a full collection after each task; with the modules of pandas and pyarrow one takes 40 ms. After
+    the 2nd, 4th, 8th, ... task, right behind such a collection, all live objects are frozen: later collections skip
+    them. So modules imported later are skipped, too. Garbage in frozen cycles is never freed, but its amount does not
+    grow with the number of tasks.
     """
     global _tasks
     from pyspark import TaskContext
@@ -206,7 +206,7 @@ def commits_in(saved: Mapping[str, list[Any]]) -> dict[str, Commit]:
 def saved_after(saved: Mapping[str, list[Any]], message: SlotMessage) -> dict[str, list[Any]]:
     """Return the state of a slot after a batch with this message."""
     reports = [each.report for each in message.results if each.report is not None]
-    commits = {each.task_id: [each.version, offsets_to_json(each.positions)] for each in reports}
+    commits = {report.task_id: [report.version, offsets_to_json(report.positions)] for report in reports}
     if message.host is not None and message.number and (reports or message.kept):
         return {**saved, **commits, _HEARD: [message.host.token, message.number]}
     return {**saved, **commits}
@@ -293,7 +293,7 @@ def counts_row(observed: Observed) -> dict[str, Any]:
 
 
 def sums(within: str = "") -> list[Column]:
-    """Return the sums of rows of `COUNTS_SCHEMA`; `within`: the prefix of its columns, such as "counts."."""
+    """Return the sums of counts in rows of `COUNTS_SCHEMA`. `within`: the prefix of its columns, such as "counts."."""
     from pyspark.sql import functions as f
 
     counters = f.aggregate(

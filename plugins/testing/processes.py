@@ -84,9 +84,9 @@ class Processes:
             raise TopologyError(said[0])
 
     def running(self, *, looking: bool = False) -> Process:
-        """Return the process that runs tasks: the next one where there is none, or where the driver itself looked in.
+        """Return the process that runs tasks: the next one if there is none, or if the driver itself used it.
 
-        `looking`: the one that looks in, which has the classes of the test.
+        `looking`: the user of the process, who has the test's classes.
         """
         self.misuse.thread = get_ident()
         ships = self._ships and not looking
@@ -102,7 +102,7 @@ class Processes:
         return self._process
 
     def end(self) -> None:
-        """End the process, if one runs: what is committed stays."""
+        """End the process, if one runs; committed data stays."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -150,8 +150,8 @@ class Processes:
 
 def _added(*counts: Mapping[str, NodeMetrics]) -> dict[str, NodeMetrics]:
     added: dict[str, NodeMetrics] = {}
-    for each in counts:
-        for name, counted in each.items():
+    for count in counts:
+        for name, counted in count.items():
             added.setdefault(name, NodeMetrics()).add(counted)
     return added
 
@@ -194,7 +194,7 @@ class Process:
         return self.resources.globals_of(self.application).metrics()
 
     def changes(self) -> list[str]:
-        """Return what the program changed in its shipped copy outside stores."""
+        """Return the program's changes in its shipped copy outside stores."""
         return [] if self._copy is None else self._copy.changes()
 
     def let(self, change: Callable[[Sequence[Any]], object]) -> None:
@@ -207,7 +207,7 @@ class Process:
         return {} if self._copy is None else self._copy.values()
 
     def close(self) -> None:
-        """Close every task, and what they share."""
+        """Close every task, and their shared resources."""
         with self.in_place():
             for worker in self._workers.values():
                 worker.close()
@@ -446,7 +446,7 @@ class _Reads:
             self._values.setdefault(store, []).append((before, value))
 
     def forget(self, store: str) -> None:
-        """Forget what a store returned: something was written to it, and perhaps that."""
+        """Forget a store's results: a write may have changed them."""
         self._values.pop(store, None)
 
     def end(self) -> None:
@@ -455,7 +455,7 @@ class _Reads:
                 f"node {self._node!r} changes a value that store {store!r} returned, and does not put it: the store "
                 "keeps what it had. Put the changed value, or change a copy"
             )
-            if said not in self._found.not_put and not all(_are_equal(*each) for each in values):
+            if said not in self._found.not_put and not all(_are_equal(*value) for value in values):
                 self._found.not_put.append(said)
                 _log.warning("%s", said)
         self._values.clear()

@@ -64,7 +64,7 @@ class Admin:
     def once(
         self, ask: Ask, asked: object, read: Callable[[Mapping[Any, Future[Any]]], T], seconds: float, **options: object
     ) -> T:
-        """Return the same as `call`, after a single try. Raises KafkaException."""
+        """Do as `call`, with a single try. Raises KafkaException."""
         deadline = time.monotonic() + seconds
         client = self._connected(seconds)
         try:

@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(slots=True)
 class Taken:
-    """What a reader has taken: records of each partition in offset order, and what was reported beside them."""
+    """Messages taken from librdkafka: records of each partition in offset order, and reported errors and ends."""
 
     batches: list[RecordBatch]
     events: list[Event]
@@ -82,8 +82,8 @@ class MessageReader(Reader):
         messages = self.consume(most, seconds)
         events: list[Event] = []
         if any(map(Message.error, messages)):
-            events = [_event(each) for each in messages if each.error() is not None]
-            messages = [each for each in messages if each.error() is None]
+            events = [_event(message) for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
         return Taken([_columns_of(*each) for each in _by_partition(messages, topics)], events)
 
 
@@ -110,7 +110,7 @@ class ColumnReader(Reader):
             else:
                 self._logger.log(logging.DEBUG, "%s", text)
         return Taken(
-            [RecordBatch(*each) for each in batches],
+            [RecordBatch(*batch) for batch in batches],
             [
                 Event(TopicPartition(topic, max(0, partition)), max(0, offset), KafkaError(code, text))
                 for topic, partition, offset, code, text in events
@@ -164,7 +164,7 @@ def _columns_of(partition: TopicPartition, messages: Sequence[Message]) -> Recor
 
 
 def cut(batch: RecordBatch, offset: int) -> tuple[RecordBatch, RecordBatch]:
-    """Return the records before an offset and those from it on; one of both may be empty."""
+    """Split records at an offset; either part may be empty."""
     at = bisect_left(batch.offsets, offset)
     before = _part(batch, slice(None, at), min(offset, batch.next_offset))
     return before, _part(batch, slice(at, None), batch.next_offset)
@@ -202,7 +202,7 @@ class Failures(Protocol):
     """The records that a producer did not deliver."""
 
     def first(self) -> Failure | None:
-        """Return the first one; a record that was refused takes precedence over those that were given up."""
+        """Return the first failure; a refused record takes precedence over records that were given up."""
         ...
 
     def forget(self) -> None:
@@ -231,7 +231,7 @@ class _Reported:
         self._first: Failure | None = None
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Take the report of one record."""
+        """Handle the delivery report of one record."""
         first = self._first
         if error is not None and (first is None or (first.error.code() in PURGED and error.code() not in PURGED)):
             self._first = Failure(
@@ -325,9 +325,9 @@ def _single_targets(partitions: Sequence[Sequence[int] | None]) -> Iterator[int]
     # A changelog passes the same tuple for every record, which makes `count` fast.
     if first is not None and len(first) == 1 and partitions.count(first) == len(partitions):
         return repeat(first[0])
-    if any(each is not None and len(each) != 1 for each in partitions):
+    if any(partition is not None and len(partition) != 1 for partition in partitions):
         return None
-    return iter([-1 if each is None else each[0] for each in partitions])
+    return iter([-1 if partition is None else partition[0] for partition in partitions])
 
 
 # ------------------------------------------------------------------ the choice

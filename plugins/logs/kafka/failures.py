@@ -117,14 +117,14 @@ _NO_TOPIC = frozenset(
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _LONGEST_TRY = 10.0
 _RECENT_SECONDS = 35.0
-"""How long the error of a connection counts: librdkafka reports one that repeats every 30 s."""
+"""Seconds for which a connection's error counts as recent: librdkafka reports a repeated one every 30 s."""
 _SAYS_AFTER, _SAYS_LATER, _SAYS_EVERY = 1.0, 10.0, 60.0
 """Seconds until the first log line about waiting, after a failed connection and otherwise; seconds between two
 lines."""
 
 
 def error_of(error: KafkaError | BaseException) -> KafkaError | None:
-    """Return the KafkaError inside an exception of confluent-kafka, or the one that is given."""
+    """Return the KafkaError inside an exception of confluent-kafka, or the argument itself."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
@@ -173,7 +173,7 @@ def is_without_brokers(error: KafkaError) -> bool:
 
 
 def describe(error: KafkaError) -> str:
-    """Return one line for an error: what it means, and Kafka's own text."""
+    """Return one line for an error: its meaning, and Kafka's own text."""
     text = re.sub(r" \(after \d+ms in state \w+\)", "", re.sub(r"\s+", " ", error.str())).strip()
     meaning = _REFUSED.get(error.code())
     return f"{meaning} ({text})" if meaning else text

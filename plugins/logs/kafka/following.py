@@ -71,7 +71,7 @@ class KafkaFollower(Follower):
             self._assign(positions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        gone = [each for each in partitions if each in self._positions]
+        gone = [partition for partition in partitions if partition in self._positions]
         for each in gone:
             del self._positions[each]
             for of_partition in (self._ends, self._kept, self._failed, self._unanswered):
@@ -128,11 +128,11 @@ class KafkaFollower(Follower):
         self._away_since, self._check_at = None, time.monotonic() + _CHECK_EVERY
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        self._paused.update(each for each in partitions if each in self._positions)
+        self._paused.update(partition for partition in partitions if partition in self._positions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
-        again = [KafkaPartition(*each) for each in partitions if each in self._stopped]
+        again = [KafkaPartition(*partition) for partition in partitions if partition in self._stopped]
         self._stopped.difference_update(partitions)
         if self._consumer is not None and again:
             self._consumer.resume(again)
@@ -187,9 +187,9 @@ class KafkaFollower(Follower):
                 ) from exception
 
     def _check(self, consumer: Reader) -> None:
-        """Find out what a consumer does not report: that its brokers do not answer, and that a topic was deleted.
+        """Check for faults that a consumer does not report: no answer from brokers, and deleted topics.
 
-        Raises LogError when they did not answer for too long.
+        Raises LogError when brokers did not answer for too long.
         """
         now = time.monotonic()
         self._check_at = now + _CHECK_EVERY
@@ -203,12 +203,12 @@ class KafkaFollower(Follower):
                 raise patience.timed_out(doing, error_of(exception)) from exception
             return
         self._away_since = None
-        for each in self._positions:
-            if each.topic not in topics and (failure := self._unknown(each)):
-                self._failed[each] = failure
+        for position in self._positions:
+            if position.topic not in topics and (failure := self._unknown(position)):
+                self._failed[position] = failure
 
     def _look_at_unanswered(self) -> None:
-        """Fail partitions of which no broker says where they end: their tasks wait for that, and must not for ever."""
+        """Fail partitions whose end no broker has reported for too long: their tasks wait for it."""
         now = time.monotonic()
         passed = now - self._looked_at
         if passed < _CHECK_SECONDS:
@@ -248,7 +248,7 @@ class KafkaFollower(Follower):
         return found
 
     def _taken(self, taken: Taken) -> list[RecordBatch]:
-        """Return the records that were taken, and keep those of paused partitions."""
+        """Return the taken records of partitions that are not paused; store the others."""
         found: list[RecordBatch] = []
         for batch in taken.batches:
             partition = TopicPartition(batch.topic, batch.partition)

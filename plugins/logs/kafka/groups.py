@@ -49,7 +49,7 @@ class Groups:
             ConsumerGroupTopicPartitions(group),
             require_stable=stable,
         )
-        return [] if found is None else [each for each in found.topic_partitions if each.offset >= 0]
+        return [] if found is None else [partition for partition in found.topic_partitions if partition.offset >= 0]
 
     def check_members(self, group: str) -> None:
         """Raise LogError if a group has members: penstock joins no group, and a member would move its positions."""

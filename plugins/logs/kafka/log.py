@@ -78,7 +78,7 @@ class KafkaLog(Log):
         self._renewal_seconds: float | None = None
 
     def open_files(self, tasks: int) -> int:
-        """Return how many the committers of `tasks` tasks, and one reader for all of them, need with one broker."""
+        """Return the descriptors for committers of `tasks` tasks and one reader, with one broker."""
         return tasks * self._committer.open_files + min(tasks, 1) * CONSUMER_FILES
 
     # -- topics
@@ -195,7 +195,7 @@ class KafkaLog(Log):
                     raise self._patience.failed(f"{doing} in {each.topic}-{each.partition}", each.error)
             found = self._with_copies(application_id, found, lambda: self._patience.call(doing, read, consumer))
         positions = {TopicPartition(each.topic, each.partition): position_of(each) for each in found}
-        return {each: positions[each] for each in partitions}
+        return {partition: positions[partition] for partition in partitions}
 
     def set_positions(
         self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
@@ -275,7 +275,7 @@ class KafkaLog(Log):
 
     def are_current(self, committers: Sequence[TaskCommitter]) -> Sequence[bool]:
         """Return `is_current()` of each, by one request."""
-        own = [each for each in committers if isinstance(each, KafkaCommitter)]
+        own = [committer for committer in committers if isinstance(committer, KafkaCommitter)]
         if len(own) == len(committers):
             try:
                 return KafkaCommitter.are_current(own, _SETTLE_SECONDS)
@@ -375,7 +375,7 @@ class KafkaLog(Log):
         stable = False
         while True:
             positions = self._groups.positions(application_id, stable=stable)
-            tasks = {task for each in positions if (task := task_of(each)) is not None} - fenced
+            tasks = {task for position in positions if (task := task_of(position)) is not None} - fenced
             if stable and not tasks:
                 return positions
             with ThreadPoolExecutor(8) as threads:

@@ -133,7 +133,7 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
 
 def plain(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     """Return partitions as confluent-kafka's."""
-    return [KafkaPartition(each.topic, each.partition) for each in partitions]
+    return [KafkaPartition(partition.topic, partition.partition) for partition in partitions]
 
 
 def partition_of(found: KafkaPartition) -> TopicPartition:
@@ -180,7 +180,7 @@ def committed_at(found: KafkaPartition) -> int | None:
 
 def without_position(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     """Return offsets to commit for partitions that have no position from then on."""
-    return [KafkaPartition(each.topic, each.partition, 0, metadata=_NO_POSITION) for each in partitions]
+    return [KafkaPartition(partition.topic, partition.partition, 0, metadata=_NO_POSITION) for partition in partitions]
 
 
 def start_positions(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:

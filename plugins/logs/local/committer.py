@@ -173,10 +173,10 @@ def read_positions(
 ) -> dict[TopicPartition, int | None]:
     """Return an application's positions, None where there is none."""
     found: dict[TopicPartition, int | None] = {}
-    for each in partitions:
-        key = partition_key(topics.of(each).id, each.partition)
+    for partition in partitions:
+        key = partition_key(topics.of(partition).id, partition.partition)
         row = transaction.get("positions", named_key(application_id, key))
-        found[each] = None if row is None else number(row)
+        found[partition] = None if row is None else number(row)
     return found
 
 

@@ -192,16 +192,18 @@ class LocalLog(Log):
         """Return the offset of the first record at or after a time, for each; decodes one stored batch for each."""
         storage, found = self._storage, {}
         with storage.read() as (transaction, topics):
-            for each in partitions:
-                topic_id = topics.of(each).id
-                has = transaction.extent(topic_id, each.partition)
-                with naming_damage(storage, *each):
-                    found[each] = offset_for_time(transaction, topic_id, each.partition, has, timestamp_ms)
+            for partition in partitions:
+                topic_id = topics.of(partition).id
+                has = transaction.extent(topic_id, partition.partition)
+                with naming_damage(storage, *partition):
+                    found[partition] = offset_for_time(transaction, topic_id, partition.partition, has, timestamp_ms)
         return found
 
     def _extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         with self._storage.read() as (transaction, topics):
-            return {each: transaction.extent(topics.of(each).id, each.partition) for each in partitions}
+            return {
+                partition: transaction.extent(topics.of(partition).id, partition.partition) for partition in partitions
+            }
 
     # -- records
 

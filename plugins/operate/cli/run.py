@@ -192,15 +192,15 @@ def _sentence(summary: RunSummary) -> str:
 
 
 def restoring_text(tasks: Collection[RestoreProgress]) -> str:
-    """Return how far the state of tasks is restored; "" for none."""
+    """Return the progress of the tasks' restores as text; "" for none."""
     if not tasks:
         return ""
-    shares = [each.share for each in tasks if each.share is not None]
-    left = [each.seconds_left for each in tasks if each.seconds_left is not None]
+    shares = [task.share for task in tasks if task.share is not None]
+    left = [task.seconds_left for task in tasks if task.seconds_left is not None]
     parts = [
         f"restoring {count(len(tasks), 'task')}",
         f"{sum(shares) / len(tasks):.0%}" if shares else "",
-        f"{sum(each.entries_per_second for each in tasks):,.0f} entries/s",
+        f"{sum(task.entries_per_second for task in tasks):,.0f} entries/s",
         f"{max(left):,.0f} s to go" if left else "",
     ]
     return ", ".join(filter(None, parts))

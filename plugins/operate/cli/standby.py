@@ -41,7 +41,7 @@ def standby(
 
     A copy is in the place of the task's local state, under `state_dir`. A task that is opened on this machine uses it
     and restores only what is missing; the copy is left to it meanwhile. It works from any machine that reaches the log
-    and the changelog. The application does not notice it. Ctrl-C and SIGTERM end it; the next start goes on from there.
+    and the changelog. The application does not notice it. Ctrl-C and SIGTERM end it; the next start continues from there.
     """
     from penstock.plugins.state.copies.standbys import Standbys
 
@@ -85,8 +85,8 @@ def _are_done(standbys: Standbys) -> bool:
 
 def _show(meter: Meter, standbys: Standbys) -> None:
     copies = standbys.status()
-    behind = sum(each.behind or 0 for each in copies)
-    numbers = {state: sum(each.state == state for each in copies) for state in ("restoring", "taken", "failed")}
+    behind = sum(copy.behind or 0 for copy in copies)
+    numbers = {state: sum(copy.state == state for copy in copies) for state in ("restoring", "taken", "failed")}
     parts = [count(len(copies), "task"), f"{count(behind, 'version')} behind"]
     parts += [f"{number} {state}" for state, number in numbers.items() if number]
-    meter.update(sum(each.restored for each in copies), text=" · ".join(parts))
+    meter.update(sum(copy.restored for copy in copies), text=" · ".join(parts))

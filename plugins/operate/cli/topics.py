@@ -171,8 +171,11 @@ def _as_json(info: TopicInfo, log: Log) -> dict[str, Any]:
         "partitions": info.partitions,
         "internal": info.internal,
         "config": dict(info.config),
-        "records": sum(ends[each] - starts[each] for each in partitions),
-        "offsets": [{"partition": each.partition, "start": starts[each], "end": ends[each]} for each in partitions],
+        "records": sum(ends[partition] - starts[partition] for partition in partitions),
+        "offsets": [
+            {"partition": partition.partition, "start": starts[partition], "end": ends[partition]}
+            for partition in partitions
+        ],
     }
 
 
@@ -288,7 +291,7 @@ def _there(log: Log, positions: dict[TopicPartition, int]) -> Iterator[RecordBat
 def _followed(
     log: Log, topic: str, chosen: int | None, positions: dict[TopicPartition, int], output: IO[bytes]
 ) -> Generator[RecordBatch, None, None]:
-    """Yield the records from the positions on, without an end; those of a topic that was made again from its start."""
+    """Yield the records from the positions on, without an end. A topic that was made again is read from its start."""
     pause = threading.Event()  # never set: an interruptible wait
     known = log.topic_ids([topic])
     while True:
@@ -434,7 +437,7 @@ def _were(records: int) -> str:
 
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:
-    """Yield whole lines in pieces: large ones from a file; from a pipe or a terminal what has arrived."""
+    """Yield pieces of whole lines: large ones from a file, arrived lines from a pipe or terminal."""
     waiting: list[bytes] = []
     size = 0
     rest = b""

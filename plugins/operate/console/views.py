@@ -175,7 +175,7 @@ def _task_row(task: TaskView, view: View) -> Sequence[object]:
 
 
 def events(view: View) -> Context:
-    """Return what went wrong and was put right."""
+    """Return the faults that were repaired."""
     run = view.run
     return {
         "events": [

@@ -219,7 +219,7 @@ def kind_name(kind: Any) -> str:
 
 
 def _in_json(value: Any) -> Any:
-    """Return what stands in JSON for a value with a tag."""
+    """Return the JSON form of a value with a tag."""
     if isinstance(value, bytes):
         return b64encode(value).decode()
     if isinstance(value, (set, frozenset)):

@@ -1,4 +1,4 @@
-"""StreamEngine: what a task host runs for a query of transform. StreamTask: one of its tasks."""
+"""StreamEngine: the engine of a task host for a query of `transform`. StreamTask: one of its tasks."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class StreamTask(TaskRunner):
     Spark's checkpoint is the commit point. A batch appends its delta to the changelog. The delta's version is part of
     the group's state, which Spark drops when the batch fails. The changes wait in the commit buffers until the next
     batch brings that version: only then is the batch committed, and they are written to the local store. So the store,
-    or a copy made from the changelog, can go on from whatever state Spark brings. `stream` is a query's own name;
+    or a copy made from the changelog, can continue from whatever state Spark brings. `stream` is a query's own name;
     `kept`: number of past batches that Spark may still roll back to. `typed`: topics
     whose keys or values are columns of Spark's types.
     """
@@ -108,7 +108,9 @@ class StreamTask(TaskRunner):
         sources = {
             topic: self._typed.source(source, topic) for source in self._subtopology.sources for topic in source.topics
         }
-        self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
+        self._inputs: list[tuple[TopicPartition, SourceNode]] = [
+            (partition, sources[partition.topic]) for partition in partitions
+        ]
         self._fingerprint = fingerprint
         self._stream = stream
         self._directory_name = f"{task_id}.{stream}"
@@ -172,8 +174,8 @@ class StreamTask(TaskRunner):
 
     def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
         """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
-        by_partition = {each.partition: each for each in rows}
-        task.plan({each.partition: each.next_offset + each.left for each in rows}, clock_ms)
+        by_partition = {row.partition: row for row in rows}
+        task.plan({row.partition: row.next_offset + row.left for row in rows}, clock_ms)
         while True:
             for want in task.wants():
                 task.feed(by_partition[want.partition].take(_CHUNK))
@@ -219,7 +221,7 @@ class StreamTask(TaskRunner):
     # ------------------------------------------------------------------ opening
 
     def _goes_on_from(self, known: StreamCommit) -> bool:
-        """Commit the last batch locally if it was this object's attempt; return whether the task can go on from it."""
+        """Commit the last batch locally if it was this object's attempt; return whether the task can continue there."""
         state, commits, mine = self._state, self._commits, self._commit
         if state is None or commits is None or mine is None or mine.attempt != known.attempt:
             return False
@@ -276,7 +278,7 @@ class StreamTask(TaskRunner):
     # ------------------------------------------------------------------ closing
 
     def abandon(self, reason: str = "closed") -> None:
-        """Drop what is not committed, and close; the next `run` opens the task again."""
+        """Drop uncommitted work and close; the next `run` opens the task again."""
         self._commit = None
         super().abandon(reason)
 
@@ -312,7 +314,7 @@ class Cargo(HostCargo):
 
     @property
     def schema(self) -> str:
-        """The schema of what the operator yields."""
+        """The schema of the operator's rows."""
         return CHUNKS_SCHEMA if self.is_typed else ARRAYS_SCHEMA
 
     def engine(self, host: HostInfo) -> StreamEngine:
@@ -419,7 +421,7 @@ def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
 
 
 def _frame(outcome: Outcome, is_typed: bool) -> pandas.DataFrame:
-    """Return rows of `CHUNKS_SCHEMA` if results are typed, else of `ARRAYS_SCHEMA`; the last one has the counts."""
+    """Return rows of `CHUNKS_SCHEMA` for typed results, else of `ARRAYS_SCHEMA`; the last row has the counts."""
     import pandas
     import pyarrow
 
@@ -483,7 +485,7 @@ class StreamBatch:
 
 
 def _release_memory() -> None:
-    """Give back to the system what the batch took: a host waits as long as others work."""
+    """Return the batch's memory to the system: a host is idle as long as others work."""
     import pyarrow
 
     pyarrow.default_memory_pool().release_unused()

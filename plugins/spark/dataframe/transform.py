@@ -266,7 +266,7 @@ def spark_schemas(application: Application, option: str, given: Schemas | None) 
     by_topic: Mapping[str, Schema] = given if isinstance(given, Mapping) else dict.fromkeys(given)
     topics = application.program.sink_topics()
     # Sinks that choose a topic for each record may write to any.
-    chooses = any(isinstance(each, SinkNode) and callable(each.topic) for each in application.program.nodes.values())
+    chooses = any(isinstance(node, SinkNode) and callable(node.topic) for node in application.program.nodes.values())
     for topic in by_topic:
         if topic not in topics and not chooses:
             raise ConfigError(

@@ -19,9 +19,9 @@ from penstock.program.serdes import Configured, SerdeLike, resolve_serde
 
 
 class Unfit(Exception):
-    """A value that does not fit its type. `path`: the field, from the outermost; `said`: what was expected and found.
+    """A value that does not fit its type.
 
-    `advice`: what to do.
+    `path`: the field, from the outermost. `said`: expected and actual value. `advice`: what to do.
     """
 
     def __init__(self, said: str, advice: str, path: str = "") -> None:
@@ -53,12 +53,12 @@ class Column(ABC):
         """Return an array's values. Raises Unfit for one that Python's type cannot hold."""
 
     def text(self, array: Any) -> list[Any]:
-        """Return an array's values as what JSON has, different ones for different values. Raises nothing."""
+        """Return an array's values as JSON data, different for different values. Raises nothing."""
         return self.read(array)
 
     @abstractmethod
     def plain(self, value: Any) -> Any:
-        """Return a copy of a value, not None, as pyarrow takes it. Raises Unfit for one that does not fit."""
+        """Return a copy of a value (not None) in pyarrow's form. Raises Unfit for a value that does not fit."""
 
     def texts(self, array: Any) -> list[bytes | None]:
         """Return JSON of each value in UTF-8, with Spark's null for null: None."""
@@ -193,7 +193,7 @@ class ColumnWriter(Serde[Any]):
 
 
 class _ByTopic(Serde[Any]):
-    """A sink's serde where some topics are typed: which one is known when it is bound to a topic."""
+    """A sink's serde if some of its topics are typed: `bind` chooses by topic."""
 
     def __init__(self, inner: Serde[Any], typed: Mapping[str, TopicPart]) -> None:
         self.inner = inner

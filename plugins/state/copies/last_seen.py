@@ -1,4 +1,4 @@
-"""LastSeen: how long ago a version was the last one of a task, as a process that follows the task has seen."""
+"""LastSeen: the ages of a task's versions, as seen by a process that follows the task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock import Commit, World
 
 _MOST_VERSIONS = 100
-"""So many versions are kept: those that were noted, or asked for, last."""
+"""Maximum number of stored versions: the ones last recorded or asked for."""
 
 
 class LastSeen:

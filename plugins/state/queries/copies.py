@@ -425,7 +425,7 @@ class Copies(ABC):
         return found.version is None or not may_precede(noted[0].version, found.version)
 
     def _missing(self, task: SavedTask, found: Snapshot, bounds: Bounds) -> str | None:
-        """Return what is missing until a snapshot may answer, in words; None if nothing is."""
+        """Return why the snapshot cannot answer yet, as text; None if it can."""
         wanted = _wanted(task, bounds)
         if wanted and not found.has(wanted) and not self._confirmed(task, found).has(wanted):
             return f"its copy here is not known to have processed the records before {_shown(wanted)}"
@@ -459,7 +459,7 @@ class Copies(ABC):
         return True
 
     def lag(self, task: SavedTask, store: str) -> TaskLag:
-        """Return how far the copy of a store is behind the task's last commit."""
+        """Return the lag of a store's copy behind the task's last commit."""
         commit = self.last_commit(task)
         last = -1 if commit is None else version_counter(commit.version)
         try:

@@ -188,7 +188,7 @@ class Queries:
         return found
 
     def reading(self, name: str, bounds: Bounds, **options: Any) -> StoreReading:
-        """Return what opens a store, task by task; `options` are fields of StoreReading. Raises as `store`."""
+        """Return a function that opens a store, task by task. `options`: fields of StoreReading. Raises as `store`."""
         number, builder = self._found(name)
         if bounds.at_least:
             self._check_topics(number, name, bounds)
@@ -203,7 +203,7 @@ class Queries:
         return self._found(name)[1]
 
     def key_tasks_of(self, name: str) -> KeyTasks | None:
-        """Return what finds the task of a key; None for a global store. Raises ConfigError as `declared`."""
+        """Return the function that finds a key's task; None for a global store. Raises ConfigError as `declared`."""
         return self.key_tasks.get(self._found(name)[1].name)
 
     def _found(self, name: str) -> tuple[int, StoreBuilder]:

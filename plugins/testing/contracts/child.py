@@ -68,11 +68,10 @@ def _until_its_end(connection: Connection, child: int, wait: Callable[[], object
 
 
 class CleanChildren:
-    """Starts children of a process that has nothing of this one, because a library's threads do not survive a fork.
+    """Starts children by forking a clean process without this one's threads: a library's threads do not survive a fork.
 
     `modules`, and those of the functions that run, are imported in that process once, and nothing of them is called. A
-    function is pickled, with its arguments, so they have to be importable. It finds the module path, the environment
-    and the directory that this process has when it starts. `hash_seed`: the PYTHONHASHSEED of the children.
+    function is pickled by name.
     """
 
     def __init__(self, modules: Sequence[str] = (), hash_seed: str | None = None) -> None:
@@ -109,7 +108,7 @@ class CleanChildren:
 
 @cache
 def children_for(*modules: str, hash_seed: str | None = None) -> CleanChildren:
-    """Return what starts children with these modules, until this process ends: starting Python takes long."""
+    """Return the starter of children with these modules, cached until this process ends: starting Python takes long."""
     children = CleanChildren(modules, hash_seed)
     atexit.register(children.close)
     return children
@@ -184,13 +183,13 @@ def answer(connection: Connection, what: str = "") -> Any:
 
 
 def ask(connection: Connection, *order: Any) -> Any:
-    """Send a child an order, a name and what belongs to it; return its answer."""
+    """Send a child an order: a name and its arguments; return its answer."""
     connection.send(order)
     return answer(connection)
 
 
 def orders(connection: Connection) -> Iterator[Any]:
-    """In a child: yield what the test sends, until it ends the connection."""
+    """In a child: yield the test's orders, until it ends the connection."""
     while True:
         try:
             order = connection.recv()
@@ -200,9 +199,9 @@ def orders(connection: Connection) -> Iterator[Any]:
 
 
 def outcome_of(act: Callable[[], Any], *known: type[Exception], done: str = "", with_message: bool = False) -> Any:
-    """Return what a call returns, or `done`, or the name of the first class of `known` that its error is of.
+    """Return a call's result, or `done`, or the name of the first class of `known` that its error belongs to.
 
-    Of another error, or `with_message`, also the message.
+    For another error, or `with_message`, also the message.
     """
     try:
         result = act()
@@ -300,7 +299,7 @@ def chosen(places: Sequence[Step], most: int) -> list[Step]:
 
 @contextmanager
 def without_room(directory: Path | None = None) -> Iterator[None]:
-    """Let no file of this process grow above 1 MiB, or above the largest one that is in `directory` now."""
+    """Limit this process's files to 1 MiB, or to the largest one that is in `directory` now."""
     files = () if directory is None else directory.rglob("*")
     largest = max((file.stat().st_blocks * 512 for file in files if file.is_file()), default=0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -312,12 +311,14 @@ def without_room(directory: Path | None = None) -> Iterator[None]:
 
 
 Outcome = tuple[list[str], Any]
-"""What each of the two calls returned or raised, and what each did afterwards; and what is there at the end."""
+"""The result or error of each of the two calls, of each side's later calls, and the content at the end."""
 
 _RULE = "two calls at once must end as one after the other"
 _LEAST_PATIENCE = 0.03
 _FREES = re.compile("release|unlock|flock|lockf")
-"""In the names of functions that free a lock. Between two locks there may be one step, and many where one is held."""
+"""Substrings of names of functions that free a lock. Between two locks there may be one step, and many where one is
+held.
+"""
 
 
 class Side(Protocol):
@@ -331,7 +332,7 @@ class Side(Protocol):
         ...
 
     def end(self) -> None:
-        """Free what the race before has opened."""
+        """Close the objects of the previous race."""
         ...
 
 
@@ -415,7 +416,7 @@ class Race:
             allowed.append(self._run(None, is_other_first=is_other_first))
             self._patience = max(_LEAST_PATIENCE, 5 * (time.monotonic() - began))
         closed = number = 0
-        firsts = sum(each.time == 1 for each in self._steps)
+        firsts = sum(step.time == 1 for step in self._steps)
         for before, place in zip([None, *self._steps], self._steps):
             number += place.time == 1
             if before is None or not _FREES.search(before.called):

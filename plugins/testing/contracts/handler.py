@@ -77,7 +77,7 @@ class HandlerContract:
             self._decision(self.made(), failure)
 
     def test_a_decision_depends_on_the_failure_alone(self) -> None:
-        """After a retry, in another order, process, thread and time zone: what an object counts is lost."""
+        """A decision is the same after a retry, in another order, process, thread and time zone."""
         failures, handler = list(self._failures()), self.made()
         first = [self._decision(handler, failure) for failure in failures]
         for failure, expected in zip(reversed(failures), reversed(first), strict=True):
@@ -128,7 +128,7 @@ class HandlerContract:
             )
 
     def test_it_changes_nothing(self) -> None:
-        """The engine goes on with the failure, and raises the error if it decides to fail."""
+        """The engine continues with the failure, and raises the error if it decides to fail."""
         for failure in self._failures():
             before = {name: deepcopy(value) for name, value in vars(failure).items() if name != "error"}
             self._decision(self.made(), failure)

@@ -83,7 +83,7 @@ def read(
 
 
 def fetches(log: Log, partition: TopicPartition, max_bytes: int) -> Iterator[Sequence[RecordBatch]]:
-    """Yield what each fetch returns, from the start of a partition to its end."""
+    """Yield the result of each fetch, from the start of a partition to its end."""
     offset, end = log.start_offsets([partition])[partition], log.end_offsets([partition])[partition]
     while offset < end:
         yield (batches := log.fetch(partition, offset, end, max_bytes))
@@ -118,7 +118,7 @@ class LogTests:
     ends_are_exact: ClassVar[bool] = True
     """Whether offsets count records (False: commits, also failed ones, add control records)."""
     earliest_timestamp: ClassVar[int] = 0
-    """The smallest timestamp that is kept as it is."""
+    """The smallest timestamp that the log stores unchanged."""
     sent_is_hidden: ClassVar[bool] = True
     """Whether records sent ahead of a commit are hidden until then (False: the guarantee is at least once)."""
     latest_timestamp: ClassVar[int] = (1 << 63) - 1
@@ -155,7 +155,7 @@ class LogTests:
 
 
 class TopicTests(LogTests):
-    """Topics: created, listed, deleted, and what is missing."""
+    """Topics: creation, listing, deletion, and errors for missing ones."""
 
     def test_topics_that_are_almost_the_same(self, log: Log) -> None:
         """Names that differ in case only are different topics, and one that is there stays, with its partitions."""
@@ -182,7 +182,7 @@ class TopicTests(LogTests):
         check(found[own].internal and found[own].config["cleanup.policy"] == "compact")
 
     def test_one_topic_can_be_asked_for(self, log: Log) -> None:
-        """As `topics` describes it, and by an id that another topic of the same name does not have."""
+        """`topic` returns one topic, as `topics` does; its id differs from that of another topic of the same name."""
         log.put_meta(APPLICATION, "note", b"")
         own = f"{APPLICATION}-set-changelog"
         log.create_topic(own, 2, {"cleanup.policy": "compact"}, internal=True)
@@ -199,7 +199,7 @@ class TopicTests(LogTests):
         check(again.id != found.id or not found.id)
 
     def test_the_ids_of_topics(self, log: Log) -> None:
-        """Of those that exist, as `topic` returns them; a topic that is made again has another one."""
+        """`topic_ids` returns the ids of existing topics, as `topic` does; a topic made again has another id."""
         for name in ("a", "b"):
             log.create_topic(name, 2)
         expect(log.topic_ids([]), {})
@@ -224,14 +224,14 @@ class TopicTests(LogTests):
         expect(log.topics(), {})
 
     def test_a_topic_that_exists_is_refused(self, log: Log) -> None:
-        """And stays as it was."""
+        """An existing topic is refused, and stays unchanged."""
         log.create_topic("t", 2)
         with pytest.raises(TopicExistsError, match="t"):
             log.create_topic("t", 3)
         expect(log.topics()["t"].partitions, 2)
 
     def test_an_internal_topic_is_made_once(self, log: Log) -> None:
-        """By whichever process comes first."""
+        """The first of several processes creates an internal topic."""
         own = f"{APPLICATION}-set-changelog"
         for _ in range(2):
             log.ensure_topic(own, 1, {"cleanup.policy": "compact"})
@@ -407,7 +407,7 @@ class RecordTests(LogTests):
             expect(seen, count)
 
     def test_fetch_stops_before_the_end(self, log: Log) -> None:
-        """A batch plans what it reads: records at and after `end` are for later."""
+        """`fetch` stops before `end`: records at and after it belong to a later batch."""
         [partition] = created(log, "t")
         for _ in range(3):
             log.append(output("t", 5))
@@ -451,7 +451,7 @@ class RecordTests(LogTests):
         expect(log.offsets_for_time([partition], 20), {partition: 6})
 
     def test_a_record_that_is_too_large_changes_nothing(self, log: Log) -> None:
-        """Neither do the records beside it get in; the same committer goes on without it."""
+        """A record that is too large is refused with all records beside it; the same committer continues without it."""
         [partition] = created(log, "t")
         log.create_topic("small", 1, {"max.message.bytes": "1000"})
         committer = log.open_committer(APPLICATION, "0_0", [partition])

@@ -113,7 +113,7 @@ class StateStoreContract:
         self._try(_of_two_keys(self.calls, 20, 40), self._compare)
 
     def test_any_history_of_years(self) -> None:
-        """The same, where seconds, days and years pass between calls: what was to expire has expired."""
+        """The store answers as the reference when seconds, days and years pass between calls: entries expire."""
         waits = (*_STEPS, *_WAITS, *_WAITS)
         self._try(_of_two_keys(self.calls, 20, 40, waits), self._compare)
 
@@ -136,11 +136,11 @@ class StateStoreContract:
         )
 
     def test_restarts(self) -> None:
-        """The same, where each commit ends a run of the task: what a run has only in memory is lost."""
+        """The store answers the same if each commit ends a run of the task: nothing may be in memory alone."""
         self._try(_close_calls(self.calls, 40, 60), self._restarted)
 
     def test_many_calls(self) -> None:
-        """The same after more than a thousand calls of each method: numbers of rows have more digits and bytes then."""
+        """Restarts change nothing after over a thousand calls of a method: row numbers have more digits then."""
 
         def check(calls: Sequence[Call]) -> None:
             for method in dict.fromkeys(call[0] for call in calls):
@@ -270,7 +270,7 @@ class StateStoreContract:
             model.close()
 
     def test_tasks_are_apart(self) -> None:
-        """Two tasks of one process have stores of their own: nothing is kept in a class or a module."""
+        """Two tasks of one process share no store: no class or module keeps data."""
 
         def check(calls: Sequence[tuple[bool, Call]]) -> None:
             with ExitStack() as stack:
@@ -490,7 +490,7 @@ def _close_calls(calls: st.SearchStrategy[Call], least: int, most: int) -> st.Se
 
 
 class _Reference:
-    """What a suite compares its store with; it has copies of all that it is given, and so do those who ask it."""
+    """The suite's reference; it gets copies of all arguments, and callers get copies of its results."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -507,7 +507,7 @@ class _Reference:
 
 
 def _answer(store: StoreUnderTest | _Reference, call: Call) -> Any:
-    """Return what a call answers, or the type of what it raises; what it is given is changed afterwards."""
+    """Return a call's result, or the type of its error; the arguments are changed afterwards."""
     method, *given = deepcopy(call)
     try:
         answer = store.call(method, *given)

@@ -48,7 +48,7 @@ _RULE = "write applies all changes and records the version in one atomic step, w
 
 
 class KillTests(StoreTests):
-    """A process may be killed at any step; what a write had returned for is there, and the next write works."""
+    """A process may be killed at any step; returned writes are kept, and the next write works."""
 
     @pytest.mark.parametrize("rows", [*_KILLS])
     def test_a_process_killed_inside_write(self, tmp_path: Path, rows: int) -> None:
@@ -68,7 +68,7 @@ class KillTests(StoreTests):
         self.check_destroyed(tmp_path, f"processes were killed in their {action}")
 
     def test_a_process_killed_while_it_opens_after_a_kill(self, tmp_path: Path) -> None:
-        """It may be repairing what the first kill has left: the last commit stays."""
+        """A process may be killed while it repairs the traces of a kill: the last commit stays."""
         killing = _Killing(self, tmp_path, _FEW_ROWS)
         left: dict[frozenset[str], Step] = {}
         for place in killing.places("write", _KILLS[_FEW_ROWS]):
@@ -92,7 +92,7 @@ class KillTests(StoreTests):
 
 
 class _Killing:
-    """A directory in which one process after the other is killed, and what it must have."""
+    """A directory whose writers are killed one after the other, and the content that it must have."""
 
     def __init__(self, contract: StoreTests, directory: Path, rows: int) -> None:
         self._opener = type(contract).open
@@ -420,7 +420,7 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
             check_reads(again, ("other", {"first": {b"k": b"2"}}), "written after destroy")
 
     def test_a_damaged_side_file(self, tmp_path: Path) -> None:
-        """A file of up to 100 bytes that is lost, emptied or has other bytes: an error, no trust, or no harm."""
+        """A side file of up to 100 bytes is lost or overwritten: StoreError, an untrusted copy, or no effect."""
         rows = {b"%04d" % number: b"value" for number in range(200)}
         whole = tmp_path / "whole"
         whole.mkdir()

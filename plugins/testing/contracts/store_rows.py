@@ -40,7 +40,7 @@ VERSIONS = (
 
 
 class RowTests(StoreTests):
-    """Any bytes of any length come back, in writes of any size."""
+    """Any bytes of any length are read back, from writes of any size."""
 
     @pytest.mark.parametrize("length", LENGTHS)
     def test_a_key_of_any_length(self, tmp_path: Path, length: int) -> None:
@@ -61,7 +61,7 @@ class RowTests(StoreTests):
             assert all(backend.get("first", key) is None for key in keys), f"get of a deleted key of {length} bytes"
 
     def test_a_key_that_may_be_too_long(self, tmp_path: Path) -> None:
-        """Of 64 KiB and more: it is kept whole, or refused with StoreError, and nothing is changed."""
+        """A key of 64 KiB or more is stored whole, or refused with StoreError without any change."""
         with self.opened(tmp_path) as backend:
             backend.write({"first": [(b"k", b"1")]}, None, "v1")
             now: Committed = ("v1", {"first": {b"k": b"1"}, "second": {}})
@@ -235,7 +235,7 @@ class RowTests(StoreTests):
                 backend.close()
 
     def test_versions_of_real_length(self, tmp_path: Path) -> None:
-        """They come back as they were, and two that are almost equal are two."""
+        """Versions are read back unchanged, also almost equal ones."""
         with self.opened(tmp_path) as backend:
             version = None
             for following in VERSIONS:
@@ -262,7 +262,7 @@ class RowTests(StoreTests):
                 backend.write({}, version, version)
 
     def test_a_write_changes_nothing_of_what_it_is_given(self, tmp_path: Path) -> None:
-        """The engine has written the same changes to the changelog, and counts them afterwards."""
+        """A write does not change its arguments: the engine uses them for the changelog, and counts them."""
         rows = [(b"a", b"1"), (b"b", None), (b"c", b"")]
         changes: dict[str, list[tuple[bytes, bytes | None]]] = {"first": list(rows), "second": []}
         with self.opened(tmp_path) as backend:
@@ -388,7 +388,7 @@ class ScanTests(StoreTests):
     @pytest.mark.parametrize("reverse", [False, True])
     @pytest.mark.parametrize("ahead", [1, 7, 40, 2000])
     def test_deletions_ahead_of_an_iterator(self, tmp_path: Path, reverse: bool, ahead: int) -> None:
-        """Stores that expire delete while they scan: the iterator goes on with what was not deleted."""
+        """Rows ahead of an iterator may be deleted: it continues with the others, as expiry needs."""
         entries = [(b"%04d" % number, b"old") for number in range(2000)]
         order = entries[::-1] if reverse else entries
         with self.opened(tmp_path) as backend:

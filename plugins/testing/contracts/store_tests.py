@@ -1,4 +1,4 @@
-"""The settings of `StoreBackendContract`, what its other processes do, and its part about several writers."""
+"""The settings of `StoreBackendContract`, the work of its other processes, and its part about several writers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WRONG: Changes = {"first": [(b"a", b"wrong"), (b"z", b"wrong")], "second": [(b"z
 """Changes that must not be written."""
 
 REFUSALS = (StaleStoreError, StoreLockedError)
-"""What a write raises that comes too late."""
+"""The errors of a write that is too late."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 NOTHING: Committed = (None, {store: {} for store in STORES})
@@ -60,7 +60,7 @@ class StoreTests:
     """Whether the state ends with the process; tests that need a second process are then skipped."""
 
     def children(self) -> CleanChildren:
-        """Return what starts processes that have never used the backend; skip the test where they do not see it."""
+        """Return a starter of processes that have never used the backend; skip the test if they cannot see its data."""
         if self.in_one_process:
             pytest.skip("this backend has no other processes")
         return children_for(module_of(type(self).open))
@@ -77,7 +77,7 @@ class StoreTests:
 
 
 def committed(before: Committed, changes: Changes, version: str) -> Committed:
-    """Return what a backend has after a write."""
+    """Return the content of a backend after a write."""
     return version, applied(before[1], changes)
 
 
@@ -155,7 +155,7 @@ def write_until_killed(
 
 
 def write_when_told(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:
-    """Do what is ordered until the connection ends."""
+    """Carry out orders until the connection ends."""
     backend: StoreBackend | None = None
     for order, *given in orders(connection):
         if order == "open":
@@ -240,7 +240,7 @@ def open_when_told(connection: Connection, opener: StoreBackendFactory, director
 def read_when_told(
     connection: Connection, opener: StoreBackendFactory, directory: Path, stores: tuple[str, ...]
 ) -> None:
-    """Do what is ordered as a reader of some stores, and send what is there, or the error, until the end."""
+    """Carry out orders as a reader of some stores, and send the content, or the error, until the end."""
     reader: StoreBackend | None = None
     view: Any = None
     begun: dict[str, Any] = {}
@@ -281,7 +281,7 @@ def read_when_told(
 
 
 def open_damaged(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:
-    """Open a directory with damaged files, and send what is there, and whether it is trusted, or the error."""
+    """Open a directory with damaged files; send the content and whether it is trusted, or the error."""
 
     def look() -> object:
         with closing(opener(directory, STORES)) as backend:
@@ -355,7 +355,7 @@ class WriterTests(StoreTests):
     """Seconds within which `write` must raise StoreLockedError where another process keeps it waiting."""
 
     def test_a_zombie_at_an_old_version_is_refused(self, tmp_path: Path) -> None:
-        """It opened the stores, was replaced by another process, and writes after what it knows."""
+        """A process that was replaced and then writes after an old version is refused."""
         with self._writer(tmp_path) as zombie:
             now = self._commit(tmp_path, NOTHING, _FIRST, "v1")
             expect(ask(zombie, "open"), "v1", "a process that opens a directory finds the last commit")
@@ -461,7 +461,7 @@ class WriterTests(StoreTests):
         self._check(tmp_path, committed(now, {"first": [(b"d", b"3")]}, "v3"), "closed by both of a process")
 
     def test_of_two_writers_one_wins(self, tmp_path: Path) -> None:
-        """Wherever one stops within its write while another writes: one write counts, and the other one is refused."""
+        """Of two concurrent writes, one counts and the other is refused, wherever the first is stopped."""
         with self.opened(tmp_path) as backend:
             backend.write(_FIRST, None, "v000")
             now: Committed = read_all(backend)
@@ -501,7 +501,7 @@ class WriterTests(StoreTests):
         outcomes = [answer(one)[0] if was_stopped else first[0], answer(other)]
         where = f"one process was stopped at step {place} of write while another one wrote"
         winners = [index for index, outcome in enumerate(outcomes) if outcome == "written"]
-        assert len(winners) == 1 and {*outcomes} - {"written"} <= {each.__name__ for each in REFUSALS}, (
+        assert len(winners) == 1 and {*outcomes} - {"written"} <= {refusal.__name__ for refusal in REFUSALS}, (
             f"{where}: the two writes ended with {outcomes}; of two writes after one version one counts, and the other "
             f"raises StaleStoreError, or StoreLockedError where it cannot wait; {_ZOMBIE}"
         )

@@ -35,7 +35,7 @@ Described = dict[str, tuple[str, tuple[str, ...]]]
 
 
 def hooked_worker(watch: Stopwatch, described: Described) -> type[MeasuredWorker]:
-    """Return the class of a worker whose parts `watch` measures; `described` gets what its nodes are."""
+    """Return a worker class whose parts `watch` measures; `described` gets descriptions of its nodes."""
 
     class HookedProgress(Progress):
         __slots__ = ()
@@ -165,7 +165,7 @@ class _TimedScan:
 
 
 def _hook_flushes(cache: RecordCache, watch: Stopwatch) -> None:
-    """Let what a record cache forwards count for the node that listens to it."""
+    """Count a record cache's forwarding for the node that listens to it."""
     emit, known = cache.emit, dict[str, Callable[..., Any]]()
 
     def emit_timed(node: str, listener: Any, record: Any, source: Any) -> None:

@@ -105,7 +105,7 @@ class NodeProfile:
         """The time of the node with its stores and serdes."""
         if self.own_seconds is None:
             return None
-        return self.own_seconds + self.serde_seconds + sum(each.seconds for each in self.stores)
+        return self.own_seconds + self.serde_seconds + sum(store.seconds for store in self.stores)
 
 
 @dataclass(frozen=True)
@@ -240,7 +240,7 @@ def _tuned_garbage_collector() -> Iterator[None]:
 
 
 def _count(application: Application, hooked: Totals) -> int:
-    """Return how many records of source topics were processed: not those of repartition topics."""
+    """Return the number of processed records of source topics, without repartition topics."""
     program, nodes = application.program, hooked.counts.nodes
     sources = [source for part in program.subtopologies for source in part.sources]
     outside = [source.name for source in sources if not set(source.topics) & set(program.internal_topics)]

@@ -1,4 +1,4 @@
-"""Stopwatch: divides the time of a thread among the parts that call each other, and knows what its own hooks cost."""
+"""Stopwatch: divides the time of a thread among parts that call each other, less the measured cost of its own hooks."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Stopwatch:
         self._now[:] = here, perf_counter_ns()
 
     def leave(self) -> None:
-        """End what `enter` began last; without that do nothing."""
+        """End the last part that `enter` began; do nothing without one."""
         ended = perf_counter_ns()
         if self._left:
             self._own[self._now[0]] += ended - self._now[1]
@@ -131,7 +131,7 @@ class Stopwatch:
     # ------------------------------------------------------------------ what it costs, and what it found
 
     def calibrate(self) -> None:
-        """Measure what a call of a hook adds to the part that it measures, and to the one that calls it."""
+        """Measure the cost that a hook's call adds to its own part, and to the caller's."""
         # The least of each: a busy machine makes some longer.
         loop, call, caller, inside = map(min, zip(*(_measured() for _ in range(_ROUNDS)), strict=True))
         self._excess = max(0.0, inside - (call - loop)) / _CALLS, max(0.0, caller - loop) / _CALLS

@@ -98,9 +98,9 @@ class HostWorld(Clock):
             self.run(number)
 
     def tick(self) -> None:
-        """Let tickers call what they call."""
-        for each in self._tickers:
-            each.tick()
+        """Make the calls of all tickers."""
+        for ticker in self._tickers:
+            ticker.tick()
 
     def _wait(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> None:
         """Run this host's calls until those that are waited for are done, these first: others could not wait for it."""
@@ -217,15 +217,15 @@ class Timeline:
         return f"{next(self._tokens):0{2 * size}x}"
 
     def begin_step(self) -> None:
-        """Let what is told next be an event."""
+        """Begin a step: the next line of the story is an event, with a number."""
         self._is_event = True
 
     def end_steps(self) -> None:
-        """Let what is told next be none."""
+        """End the steps: later lines of the story have no numbers."""
         self._is_event = False
 
     def failure(self, what: str) -> SimulationFailure:
-        """Return what to raise for a history up to now after which something is wrong."""
+        """Return the failure of the history up to now."""
         return SimulationFailure(what, self.story, self.events)
 
     def tell(self, what: str, *, is_event: bool = False) -> None:

@@ -78,7 +78,7 @@ class Simulation(SimulatedCluster):
             given = {"changelog_grace": dice.choice(_GRACES), **given}
         super().__init__(program, dice=history.dice, **given)
         self.faults: Mapping[str, int] = self._faults.counts
-        """How often each fault struck, by what it is and where."""
+        """How often each fault struck, by kind and operation."""
         self.places: Mapping[Place, int] = self._faults.places
         """How often each operation of each step was done, and how often each fault struck there."""
         self._history = history
@@ -262,7 +262,7 @@ class Simulation(SimulatedCluster):
             return
         self._timeline.tell("the application is stopped")
         self._cluster.stop()
-        known = {each for commit in self._cluster.known.values() for each in commit.positions}
+        known = {position for commit in self._cluster.known.values() for position in commit.positions}
         self._committed.add(known)
         if known:
             with self._log.without_commits(self.application.id):
@@ -388,7 +388,7 @@ class Simulation(SimulatedCluster):
         self._timeline.pass_by(TRANSACTION_SECONDS)
 
     def outputs(self) -> dict[str, list[Record]]:
-        """Return what was produced since the last reset, as `SimulatedCluster.outputs`."""
+        """Return the outputs since the last reset, as `SimulatedCluster.outputs`."""
         return self._outputs_from(self._life_begins)
 
     def _jump(self, host: Host, number: int) -> None:
@@ -410,7 +410,7 @@ class Simulation(SimulatedCluster):
             self._note_sent(topic)
 
     def _note_sent(self, topic: str) -> None:
-        """Note the record that has arrived last: later, retention may have deleted it."""
+        """Record the last arrived record: later, retention may have deleted it."""
         if topic in self._log.lossy_topics:  # what was read of it is not what it has
             return
         source, parts = self._source(topic), self.parts[topic]
@@ -506,7 +506,7 @@ class OperatorHost(Host):
         self.is_done = False
 
     def work(self) -> int:
-        """Do what it is for, or fail."""
+        """Do the tool's work, or fail."""
         try:
             lease = self.log.lease(self.application.id, str(self), int(LEASE_SECONDS * 1000))
         except LeaseTakenError:

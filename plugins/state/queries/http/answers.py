@@ -338,7 +338,7 @@ class _Scan:
 
     @classmethod
     def of(cls, text: StoreText, reading: StoreReading, given: Parameters) -> _Scan:
-        """Return what the parameters ask for. Raises Refused."""
+        """Return the request of the parameters. Raises Refused."""
         texts = {name: each for name in ("key", "start", "end", "prefix") if (each := given.text(name)) is not None}
         if len({"key", "prefix"} & set(texts)) and len(texts) > 1:
             raise bad("expected one of: key; prefix; start and end, or one of these two")
