@@ -13,7 +13,7 @@ from .errors import ConfigError
 
 
 class Clock(Protocol):
-    """Answers what time it is."""
+    """A source of the present time."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch."""

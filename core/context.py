@@ -95,10 +95,9 @@ class ValueTransformerContext(Protocol):
     ) -> Cancellable:
         """Call `punctuator` with the time each time `interval` of `clock` has passed.
 
-        Firing times are aligned to `start` (ms since the epoch; default 0 for stream time, now for the
-        wall clock). A clock that is late fires once, not once for each interval missed. A punctuator that
-        schedules itself again is not called again at the same time.
-        Semantics: KIP-138 and KIP-1146.
+        Firing times are aligned to `start` (ms since the epoch; default 0 for stream time, now for the wall clock). A
+        clock that is late fires once, not once for each interval missed. A punctuator that schedules itself again is
+        not called again at the same time. Semantics: KIP-138 and KIP-1146.
 
         Schedules are saved with each commit, and a task that is opened again continues with them. It finds the callback
         by `name`, or by the name of the processor's method. So outside `init`, schedule a method of the processor, or
@@ -106,8 +105,8 @@ class ValueTransformerContext(Protocol):
         scheduled. Several schedules of the same method, or without one, are identified by their order.
 
         A `name` identifies one schedule of the node: scheduling it again replaces it. Without a name, each call makes
-        another schedule, with one exception: if `init` made a schedule and it was cancelled, the next call with the
-        same method makes it anew, and the handle that `init` got is valid for it.
+        another schedule, with one exception: if a schedule of `init` was cancelled, the next call with the same method
+        makes it again, and `init`'s handle is valid for it.
 
         When a re-opened task calls `init`, each schedule that `init` makes gets the state in which it was saved: a
         cancelled one stays cancelled.

@@ -151,7 +151,7 @@ class IncompatibleStateError(PenstockError):
 
 
 class RuntimeUnavailableError(PenstockError):
-    """Something the runtime needs is not there (Java, a package), with what to do."""
+    """A requirement of the runtime is missing (Java, a package); the message has advice."""
 
 
 class MissingPackageError(RuntimeUnavailableError, ImportError):

@@ -17,10 +17,9 @@ from .support.callbacks import check_plain
 class Processor(ABC):
     """One node of a topology: gets records one at a time and forwards any number to its children.
 
-    A task makes its own instance and calls `init`, then `process` for each record, then `close`, all from
-    one thread. Instances are made anew whenever the task is opened, which may be before any batch:
-    attributes do not survive, stores do. An exception meets the processing exception handler.
-    Semantics: Kafka Streams' Processor API (KIP-478).
+    A task makes its own instance and calls `init`, then `process` for each record, then `close`, all from one thread. A
+    new instance is made whenever the task is opened, which may be before any batch: attributes do not survive, stores
+    do. An exception meets the processing exception handler. Semantics: Kafka Streams' Processor API (KIP-478).
     """
 
     context: ProcessorContext

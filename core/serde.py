@@ -1,4 +1,4 @@
-"""Serdes: how keys and values become bytes. The interface, and those that need no library."""
+"""Serdes convert keys and values to bytes and back. The interface, and the serdes without a library."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Serde(ABC, Generic[T]):
     """Turns values of one kind into bytes and back.
 
     The engine never hands over None: a missing key, a missing value and a tombstone stay None. Both methods raise
-    SerdeError for what they cannot convert; any other exception is treated the same. A serde is used by one thread at a
-    time and must survive pickling.
+    SerdeError for values that they cannot convert; any other exception is treated the same. A serde is used by one
+    thread at a time and must survive pickling.
 
     `immutable_types`: exact types that `serialize` accepts without fail, whose values cannot be changed, and which come
     back equal and of the same type. A store may hold such values as objects until the next commit and serialize them
-    then. Leave it empty when in doubt.
-    `checked_types`: the same, but `serialize` may refuse some values of them (an int too large). A store serializes
-    such a value at once, and may hold it as an object for reading. `window_bytes`: number of bytes at the end that say
-    the window of a key; the default partitioner leaves them out. `value_type`: type of all values, as `of` takes it.
-    Keys are compared as bytes, by stores, partitions and groups: what is to be one key must be written alike; keys with
-    other bytes are two, even if Python calls them equal (1 and True). Ranges follow the order of those bytes.
+    then. Leave it empty when in doubt. `checked_types`: the same, but `serialize` may refuse some values of them (an
+    int too large). A store serializes such a value at once, and may hold it as an object for reading. `window_bytes`:
+    number of bytes at the end that say the window of a key; the default partitioner leaves them out. `value_type`: type
+    of all values, as `of` takes it. Keys are compared as bytes, by stores, partitions and groups: what is to be one key
+    must be written alike; keys with other bytes are two, even if Python calls them equal (1 and True). Ranges follow
+    the order of those bytes.
 
     To write one, subclass it. Pass an instance wherever a serde may be named; the hook `penstock_serdes` names it:
 
@@ -74,7 +74,7 @@ class Serde(ABC, Generic[T]):
         return self.serialize
 
     def deserialize_column(self, column: Sequence[bytes | None]) -> list[T | None]:
-        """Return a list of what `deserialize` returns for each of `column`, None for None.
+        """Return a list with the result of `deserialize` for each element of `column`, None for None.
 
         Override it where that is faster. It may raise anything: the engine then calls `deserialize` for each. A list of
         another length is an error that stops the task.
@@ -101,7 +101,8 @@ class Serde(ABC, Generic[T]):
         """Check at a start what the serde needs from outside, and whether its schema fits what is there.
 
         Called once in the process that starts the application, and by the test driver, for topics (bound) and stores.
-        `writes`: it also writes. Raises SerdeError for what does not fit, SerdeUnavailableError if nothing answers.
+        `writes`: it also writes. Raises SerdeError if the schema does not fit, SerdeUnavailableError if nothing
+        answers.
         """
 
     def written_form(self) -> str:

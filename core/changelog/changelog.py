@@ -64,7 +64,7 @@ def is_version(name: str) -> bool:
 
 @dataclass
 class Work:
-    """How much of a restore is done, of how much: bytes of files, or records of topics. `total` is 0 if unknown."""
+    """Progress of a restore: bytes of files, or records of topics. `total` is 0 if unknown."""
 
     total: int = 0
     done: int = 0
@@ -87,7 +87,7 @@ class Restore:
 
 
 class TaskChangelog(ABC):
-    """The changelog of one task: what its two types, `DeltaChangelog` and `LogChangelog`, have in common.
+    """The changelog of one task: the common base of its two types, `DeltaChangelog` and `LogChangelog`.
 
     A class derives from one of the two types. Versions of the state form a chain. A version's name is its counter
     (`version_counter`: one more than that of the version it follows), "-", and something random, which begins with the
@@ -105,8 +105,8 @@ class TaskChangelog(ABC):
     def restore(self, target: str, have: str | None) -> Restore:
         """Plan how to bring a copy that is at `have` to `target`, the version of the last commit.
 
-        When `have` is not an ancestor of `target`, the plan starts afresh (base None). Raises ChangelogError that names
-        what is missing or damaged when the way to `target` is broken: never a partial plan.
+        When `have` is not an ancestor of `target`, the plan starts afresh (base None). If a file or record on the way
+        to `target` is missing or damaged, raises ChangelogError that names it: never a partial plan.
         """
 
     @abstractmethod

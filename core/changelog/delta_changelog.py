@@ -72,7 +72,7 @@ class DeltaChangelog(TaskChangelog):
         The process may freeze at any point of this call, also after `is_current` returned, while a successor commits,
         snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is; only the
         delta to `version` may go, in one file with those before it. List the files, then call `is_current` (it may ask
-        the log, and raises what that raises), then delete only what was listed; delete nothing if it returns False.
+        the log, and raises the log's errors), then delete listed files only; delete nothing if it returns False.
         """
 
     def sync(self) -> None:

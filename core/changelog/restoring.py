@@ -1,4 +1,4 @@
-"""RestoreEvent: what the settings `restore_listener` and `standby_listener` are called with."""
+"""RestoreEvent: the argument of the functions in the settings `restore_listener` and `standby_listener`."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class PluginReader(Protocol):
 
 
 class PluginManager(pluggy.PluginManager):
-    """The plugins of a process, as pluggy knows them. `penstock.plugin_manager()` returns the one that is in use.
+    """The plugins of a process, as pluggy knows them. `penstock.plugin_manager()` returns the one in use.
 
     The plugins of installed packages are registered by the names of their packages and entry points. What it does is
     traced in log lines of `penstock.hooks` at DEBUG, and by `penstock plugins --trace`.
@@ -71,7 +71,7 @@ class PluginManager(pluggy.PluginManager):
         return name
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any:
-        """Remove a plugin that `register` has added, and what it gives. Raises PluginError for one of a package."""
+        """Remove a plugin that `register` has added, and its components. Raises PluginError for one of a package."""
         if name is None:
             name = self.get_name(plugin)
         elif not self.has_plugin(name):

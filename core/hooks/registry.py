@@ -1,4 +1,4 @@
-"""The registry: what installed plugins bring, looked up by kind and name."""
+"""The registry: the components of installed plugins, looked up by kind and name."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ def plugin_manager() -> PluginManager:
 
 
 def register_sent(plugins: Sequence[tuple[str, SentPlugin]]) -> None:
-    """Register what another process sent, in place of what was sent before, unless this process has its own."""
+    """Register plugins sent by another process, in place of earlier sent ones, unless this process has its own."""
     manager = plugin_manager()
     for name, plugin in manager.list_name_plugin():
         if isinstance(plugin, SentPlugin):

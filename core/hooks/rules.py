@@ -89,5 +89,5 @@ def has_prefix(kind: str, name: str, prefixes: Sequence[str]) -> bool:
 
 
 def normal_name(package: str) -> str:
-    """Return the name of a distribution as it is compared: in lower case, with dashes."""
+    """Return the normal form of a distribution's name: in lower case, with dashes."""
     return re.sub(r"[-_.]+", "-", package).lower()

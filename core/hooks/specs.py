@@ -83,7 +83,7 @@ class Hooks:
 
     @_gives("companion")
     def penstock_companions(self) -> Components:
-        """Return what runs have beside their tasks, by name: classes of `Companion`, made with a RunView."""
+        """Return companions of runs, by name: classes of `Companion`, made with a RunView."""
         raise NotImplementedError
 
     @_gives("metrics reporter")

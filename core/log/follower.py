@@ -27,7 +27,7 @@ class Follower(ABC):
 
     @abstractmethod
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no more; what `poll` returned of them stays valid. Ignores those that are not read."""
+        """Read these partitions no more; their polled records stay valid. Ignores partitions that are not read."""
 
     @abstractmethod
     def poll(self, seconds: float, most: int) -> list[RecordBatch]:
@@ -42,7 +42,7 @@ class Follower(ABC):
 
     @abstractmethod
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Let `poll` return nothing of these partitions until `resume`. Ignores those that are not read."""
+        """Let `poll` return nothing of these partitions until `resume`. Ignores partitions that are not read."""
 
     @abstractmethod
     def resume(self, partitions: Collection[TopicPartition]) -> None:

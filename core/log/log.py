@@ -40,8 +40,8 @@ class Lease(ABC):
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         """Keep bytes as `Log.put_meta` does, unless the lease was lost; `application_id` may be any.
 
-        Checked and written in one step: a process that is frozen between two others of its steps changes nothing after
-        another one has taken the lease. Raises FencedError when it was lost; then nothing has changed. After any other
+        Checked and written in one step: a process that was frozen before this step changes nothing after another
+        process has taken the lease. Raises FencedError when it was lost; then nothing has changed. After any other
         error it is unknown whether the bytes are there.
         """
 
@@ -75,7 +75,7 @@ class LogTopics(ABC):
         return info
 
     def topic_ids(self, names: Collection[str]) -> Mapping[str, str]:
-        """Return the ids of those topics that exist, as they are now ("" where the log has no ids).
+        """Return the present ids of existing topics ("" where the log has no ids).
 
         A process asks every few seconds. A log overrides this where `topic` is a request for each.
         """
@@ -113,7 +113,7 @@ class LogRecords(ABC):
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each.
 
-        Not `stable`: after the last record of all, those of open transactions included.
+        Not `stable`: after the last record, including records of open transactions.
         """
 
     def known_end_offsets(
@@ -222,7 +222,7 @@ class LogCommits(ABC):
 
     @abstractmethod
     def delete_commits(self, application_id: str) -> None:
-        """Delete every commit of an application, and what `put_meta` kept for it, and fence open committers.
+        """Delete every commit of an application and its bytes of `put_meta`, and fence open committers.
 
         A lease stays.
         """
@@ -249,11 +249,11 @@ class LogCommits(ABC):
 
     @abstractmethod
     def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
-        """Replace what `put_meta` kept by what `change` returns for it, in one step; durable when it returns.
+        """Replace the bytes of `put_meta` by the result of `change` for them, in one step; durable when it returns.
 
-        For notes that several processes change: none of them loses what another one wrote by `change_meta`. `change`
-        gets the bytes as `get_meta` returns them, may be called several times, and must not use the log. What it raises
-        is raised here, and then nothing has changed; after any other error it is unknown whether it has.
+        For notes that several processes change: no change by `change_meta` is lost. `change` gets the bytes as
+        `get_meta` returns them, may be called several times, and must not use the log. What it raises is raised here,
+        and then nothing has changed; after any other error it is unknown whether it has.
         """
 
 
@@ -307,9 +307,9 @@ class LogFactory(Protocol):
         """Open; `location` is what follows the name in the application's `log` setting, e.g. a directory or brokers.
 
         `settings` are the application's `clients` and, by Kafka's names, `processing.guarantee`, `task.timeout.ms` and
-        `replication.factor`; `sends.at.once` is "true" in continuous mode, where what can be read before a commit
-        should not wait for more records. A log ignores those that are not its own, and shows no value, which may be a
-        secret.
+        `replication.factor`; `sends.at.once` is "true" in continuous mode, where records that are readable before a
+        commit should not wait for more records. A log ignores those that are not its own, and shows no value, which may
+        be a secret.
         """
         ...
 

@@ -53,7 +53,7 @@ class Resolution:
         self._check_existence()
         self._check_one_reader()
         self.groups = self._copartitioned()
-        together = Groups(topic for topics in self.topics.values() for topic in topics)
+        together = DisjointSets(topic for topics in self.topics.values() for topic in topics)
         for _, topics in self.groups:
             for topic in topics:
                 together.unite(topics[0], topic)
@@ -218,7 +218,7 @@ class Resolution:
         ]
 
 
-class Groups:
+class DisjointSets:
     """Disjoint sets of names (union-find)."""
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -127,10 +127,10 @@ class Topology(Drawn):
         """Add a node that runs the processor `supplier` makes: a class, a factory, or the name of an installed one.
 
         `stores` connects it to stores by name, or declares and connects them, before those that the supplier brings
-        (see ConnectedStoreProvider) and in place of one of the same name; global stores need no connection.
-        `options` are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice
-        here, to see what it makes, a class is only looked at. A class that overrides `on_timer` has timers; for what a
-        factory makes, say `timers=True`. `timer_key_serde` is for the timers' keys (None: `state_serde`).
+        (see ConnectedStoreProvider) and in place of one of the same name; global stores need no connection. `options`
+        are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice here, to
+        check its results; a class is only inspected. A class that overrides `on_timer` has timers; for what a factory
+        makes, say `timers=True`. `timer_key_serde` is for the timers' keys (None: `state_serde`).
         """
         where = f"processor {name!r}"
         check_name("processor", name)
@@ -315,7 +315,7 @@ class Topology(Drawn):
     def build(self) -> Program:
         """Return the program as inert data; the topology can be added to and built again.
 
-        Raises TopologyError for what only the whole shows.
+        Raises TopologyError for mistakes that only the complete topology shows.
         """
         return assemble(self._draft)
 

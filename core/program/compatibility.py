@@ -122,8 +122,8 @@ def check_compatible(
 
     Both are fingerprints. `drained` are internal topics in which no record waits. Positions and state are kept by task,
     so the meaning of a task id must stay: a sub-topology keeps its number, its stores and, if it has any, its number of
-    tasks. `serdes` (those of `saved_serdes`) say whether they read what an earlier form of theirs wrote; without them
-    the names must be equal.
+    tasks. `serdes` (those of `saved_serdes`) say whether they read data in earlier forms of their own; without them the
+    names must be equal.
 
     What fits: new sub-topologies behind the old ones, new stores (they start empty), topics that come or go within a
     sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend,

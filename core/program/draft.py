@@ -85,7 +85,7 @@ class Draft:
         return filler
 
     def parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
-        """Return the names of a node's parents. Raises TopologyError for one that cannot be its parent."""
+        """Return the names of a node's parents. Raises TopologyError for a wrong parent."""
         if not isinstance(parents, Iterable):
             raise TopologyError(f"{where}: expected the name of its parent, or names, found {parents!r}")
         given = (parents,) if isinstance(parents, str) else tuple(parents)
@@ -195,7 +195,7 @@ class Draft:
         own: Sequence[StoreBuilder],
         provided: Sequence[StoreBuilder],
     ) -> tuple[str, ...]:
-        """Declare stores for a node; return the names of those it is connected to.
+        """Declare stores for a node; return the names of its stores.
 
         `own` are the engine's; `provided` the supplier's, except those that `stores` names.
         """

@@ -199,7 +199,7 @@ class Graph:
         return {number: frozenset(others - {number}) for number, others in above.items()}
 
     def holding(self) -> frozenset[int]:
-        """Return the ids of the sub-topologies that may hold back results: those with stores."""
+        """Return the ids of sub-topologies with stores: they may hold back results."""
         return frozenset(subtopology.id for subtopology in self.subtopologies if subtopology.stores)
 
     def topics(self) -> tuple[str, ...]:

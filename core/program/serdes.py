@@ -1,4 +1,4 @@
-"""Serdes by name, the defaults of nodes and stores, and the check of what serdes of other packages write."""
+"""Serdes by name, the defaults of nodes and stores, and the check of other packages' serdes."""
 
 from __future__ import annotations
 

@@ -121,8 +121,8 @@ def run(
     read to their ends, too; and those of the engine, such as `master` of Spark.
 
     Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
-    saved, LogError when another driver runs the application, and what a task failed with. Raises PluginError for an
-    engine that is not installed, and ConfigError for an option that is not the engine's.
+    saved, LogError when another driver runs the application, and the error that a task failed with. Raises PluginError
+    for an engine that is not installed, and ConfigError for an option that is not the engine's.
     """
     summary: Summary = _engine(application, engine).run_with(application, trigger, **options)
     return summary

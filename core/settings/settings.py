@@ -96,7 +96,7 @@ def _needs_nothing(value: Any) -> None:
 class Setting(Generic[T]):
     """A setting that a plugin brings: declared once, named in its hook `penstock_settings`, and read with `of`.
 
-    `values` says which are accepted (`penstock.settings.types`). `text` is a sentence that says what the setting does.
+    `values` says which are accepted (`penstock.settings.types`). `text` is a sentence that describes the setting.
     `needs` is called with the value when an application with this setting starts or is planned, before anything is
     changed: it raises MissingPackageError where that value needs a package which is not installed.
     """
@@ -191,7 +191,8 @@ class Settings:
     """Settings by Kafka's names with which repartition topics and changelog topics are created."""
     intermediate_topics: Annotated[Sequence[str], _TOPICS] = ()
     """Topics that the application reads and only it writes, where its program does not show that: topics for retries.
-    Resets pass them over, and backups have what waits in them."""
+    Resets skip them, and backups contain their waiting records.
+    """
     offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
     """Reaction to a committed position that the log has no more: `fail`, or continue from `earliest` or `latest`."""
     clients: Annotated[Mapping[str, Any], _CLIENTS] = field(default_factory=dict)

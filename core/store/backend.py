@@ -94,8 +94,8 @@ class StoreBackend(ABC):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) for start <= key < end in key order, or reversed; None is an open end.
 
-        The engine may write between two steps of the iterator: what it yields then is unspecified, but it must not
-        fail. An iterator may be dropped half-way.
+        The engine may write between two steps of the iterator: the results are then unspecified, but it must not fail.
+        An iterator may be dropped half-way.
         """
 
     @abstractmethod
@@ -187,7 +187,7 @@ class StoreBackendFactory(Protocol):
 
 @runtime_checkable
 class CountsFiles(Protocol):
-    """A factory that says how many file descriptors an open backend needs at least.
+    """A factory that declares the minimum number of file descriptors of an open backend.
 
     A runner refuses to start where the limit is too low for its tasks.
     """

@@ -21,7 +21,7 @@ IMPORT_NAME = "penstock"
 def needed(feature: str, extra: str | None = None) -> Iterator[None]:
     """Raise MissingPackageError for an import of the block that fails: no package, or one of another version.
 
-    `feature`: what needs the module, as the message's subject. `extra`: the distribution's extra that installs the
+    `feature`: the user of the module, as the message's subject. `extra`: the distribution's extra that installs the
     module; None for a package that penstock requires, and that an installation without Spark leaves out. Blocks may be
     nested: the outermost names its feature and its extra.
     """
@@ -65,7 +65,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def check_installed(feature: str, extra: str | None, *packages: str) -> None:
-    """Raise MissingPackageError for those of `packages` that are not installed, or are too old; import none.
+    """Raise MissingPackageError if some of `packages` are not installed, or are too old; import none.
 
     As `needed` does. One in a namespace package is named with it, as "google.protobuf".
     """
@@ -152,7 +152,7 @@ def install_command(extra: str | None, packages: Sequence[str]) -> str:
 
 
 def _required() -> Sequence[str]:
-    """Return the requirements of the distribution, those of its extras included."""
+    """Return the requirements of the distribution, including its extras'."""
     try:
         return distribution(DISTRIBUTION).requires or ()
     except PackageNotFoundError:

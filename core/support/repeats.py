@@ -25,7 +25,7 @@ class _Line:
 class Repeats:
     """Writes log lines that may come with every record. Any thread may call it.
 
-    `now_ms` returns the time in ms. Lines of the same `kind` are counted together, so a kind must not contain what
+    `now_ms` returns the time in ms. Lines of the same `kind` are counted together, so a kind must not contain text that
     differs from record to record.
 
     >>> repeats = Repeats(lambda: 0)

@@ -36,7 +36,8 @@ _record = tuple.__new__
 Run = Callable[[Record], Any]
 """The function that processes a record at a node."""
 EdgeCounts = Callable[[], Sequence[int]]
-"""Returns how many records a node has forwarded: to all children, and, if there are several, to each alone."""
+"""Returns the number of records that a node has forwarded: to all children, and, if there are several, to each alone.
+"""
 
 
 class Nodes:
@@ -254,7 +255,7 @@ class Nodes:
         )
 
     def _find_failed(self, node: str, record: object, error: Exception | SystemExit) -> tuple[str, object]:
-        """Return the node that failed, and its record, of `node` and those below it that are called without an edge.
+        """Return the failed node and its record, among `node` and the nodes below it that are called without an edge.
 
         It is the last one whose function is in the traceback. So only a failure costs something.
         """

@@ -36,7 +36,7 @@ class FailureNote:
 
 
 def letter_headers(failure: Failure) -> Headers:
-    """Return the headers of a dead letter: those of its source record, and those that describe the failure.
+    """Return the headers of a dead letter: its source record's, and ones that describe the failure.
 
     A source record that is itself a dead letter, sent back or read from its topic, loses the description of the failure
     before: a record that fails again and again would grow until the log refuses it. Long messages and stack traces lose

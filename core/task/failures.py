@@ -1,4 +1,4 @@
-"""Failures: passes a record's error to the handler of its stage, and carries out what the handler decides."""
+"""Failures: passes a record's error to the handler of its stage, and carries out the handler's decision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..settings.settings import Settings
 from ..store.kinds.windowed import Windowed
 from ..store.record_cache import SourceRecord
 from ..support.repeats import Repeats
-from .progress import Progress, source_at
+from .progress import TaskProgress, source_at
 
 _log = logging.getLogger("penstock.task")
 
@@ -105,7 +105,7 @@ class Failures:
         task_id: str,
         application_id: str,
         settings: Settings,
-        progress: Progress,
+        progress: TaskProgress,
         metrics: Mapping[str, NodeMetrics],
         repeats: Repeats | None,
         attempt: Callable[[FailureKey], int],

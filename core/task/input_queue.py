@@ -20,7 +20,7 @@ from ..program.serdes import SerdeLike, serde_name, serdes_of_topic
 from ..record import Headers, Record, RecordBatch, TopicPartition
 from ..settings.settings import Settings
 from .failures import RECORD_ERRORS, Failures, of_part, shown
-from .progress import Progress
+from .progress import TaskProgress
 from .validation import NO_TIMESTAMP, is_timestamp
 
 _record = tuple.__new__
@@ -69,7 +69,7 @@ class InputQueue:
         settings: Settings,
         application_id: str,
         task_id: str,
-        progress: Progress,
+        progress: TaskProgress,
         failures: Failures,
         metrics: NodeMetrics,
         stopwatch: Callable[[], float],
@@ -224,7 +224,7 @@ class InputQueue:
         self._decode_one_by_one(start)
 
     def _check_column(self, what: str, decoded: object, expected: int) -> None:
-        """Raise SerdeError unless a serde returned as many as it got: else records would be lost, or never end."""
+        """Check the length of a serde's column. Raises SerdeError: else records would be lost, or never end."""
         if isinstance(decoded, (list, tuple)) and len(decoded) == expected:
             return
         found = f"a list of {len(decoded)}" if isinstance(decoded, (list, tuple)) else shown(decoded)
@@ -236,7 +236,7 @@ class InputQueue:
         )
 
     def _decode_one_by_one(self, start: int) -> None:
-        """Decode record by record: with an extractor of the user's, or to find the one that cannot be decoded."""
+        """Decode record by record: with an extractor of the user's, or to find the bad record."""
         batch = self.batch
         assert batch is not None
         records: list[Record] = []

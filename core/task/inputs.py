@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from ..record import RecordBatch, TopicPartition
 from .input_queue import InputQueue
-from .progress import Front, Progress
+from .progress import Front, TaskProgress
 from .schedules import NEVER
 
 
@@ -31,7 +31,9 @@ class Inputs:
     already has, and until the log has said what that is; None: never. A front that `is_last` ends the wait.
     """
 
-    def __init__(self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: Progress) -> None:
+    def __init__(
+        self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: TaskProgress
+    ) -> None:
         self._task_id = task_id
         self._queues = queues
         self._by_partition = {queue.partition: queue for queue in queues}
@@ -84,7 +86,7 @@ class Inputs:
         return self._mark is not None
 
     def settle(self) -> None:
-        """Move `Progress.front` where the inputs have been read up to the mark."""
+        """Move `TaskProgress.front` where the inputs have been read up to the mark."""
         if self._mark is None:
             return
         front, ends, is_strict = self._mark

@@ -1,4 +1,4 @@
-"""Outputs: what a task has produced since the last commit, by topic, and the functions that sinks write with.
+"""Outputs: a task's outputs since the last commit, by topic, and the functions of sinks that write them.
 
 Comes in: records that processors forward to sinks. Goes out: an `OutputBatch` for each topic, with serialized columns.
 """
@@ -32,7 +32,7 @@ class Outputs:
     """The columns of every topic that a task writes to. Nobody else changes them.
 
     `topic_name` maps a sink's topic to its name in the log. `partition_count` returns how many partitions a topic has,
-    and is None where that is not known. `refusals` are what the log refused in earlier attempts, by topic.
+    and is None where that is not known. `refusals` are the log's refusals in earlier attempts, by topic.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Outputs:
         return taken
 
     def size_bytes(self) -> int:
-        """Return about how many bytes have been produced, from a sample of the values."""
+        """Return about the number of bytes produced, from a sample of the values."""
         total = 0
         for output in self._topics.values():
             count = len(output.values)

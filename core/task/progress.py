@@ -1,4 +1,4 @@
-"""Progress: how far a task is. Every part of the task reads it, and no part keeps a copy."""
+"""TaskProgress: the position of a task in its work. Every part of the task reads it, and no part keeps a copy."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class CurrentInput(Protocol):
         ...
 
 
-class Progress:
+class TaskProgress:
     """The clocks of one task (ms), its current record, and requests since the last commit."""
 
     __slots__ = (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..clock import Duration, PunctuationType, Punctuator
 from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS, Failures
-from .progress import Progress
+from .progress import TaskProgress
 from .schedule import Schedule
 from .schedules import NEVER, Schedules
 from .timers import Timers
@@ -30,7 +30,7 @@ class Punctuators:
     def __init__(
         self,
         schedules: Schedules,
-        progress: Progress,
+        progress: TaskProgress,
         failures: Failures,
         room: Callable[[], int],
         idle_ms: Callable[[], int],

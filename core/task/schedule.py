@@ -75,7 +75,7 @@ class Schedule:
         self.order, self.cancelled = order, False
 
     def to_text(self, rank: int, least: int) -> str:
-        """Return it as it is saved: clock and due time (at least `least`).
+        """Return its saved form: clock and due time (at least `least`).
 
         One that was made after `init` also has its interval, its rank among those, and its method if the key does not
         name it.

@@ -27,7 +27,7 @@ from .input_queue import InputQueue, TaskInput
 from .inputs import Inputs, Want
 from .loop import Loop
 from .outputs import Outputs
-from .progress import Front, Progress
+from .progress import Front, TaskProgress
 from .punctuators import Punctuators
 from .saved_schedules import saved_names
 from .saved_values import SavedValues
@@ -65,7 +65,7 @@ class Task:
     `progress_class` and `nodes_class` make its parts: a profile has others, which measure.
     """
 
-    progress_class: ClassVar[type[Progress]] = Progress
+    progress_class: ClassVar[type[TaskProgress]] = TaskProgress
     nodes_class: ClassVar[type[Nodes]] = Nodes
 
     def __init__(
@@ -247,7 +247,7 @@ class Task:
         return self.progress.commit_requested
 
     def output_bytes(self) -> int:
-        """Return about how many bytes have been produced and not taken."""
+        """Return about the number of bytes produced and not taken."""
         return self._outputs.size_bytes()
 
     def take_outputs(self) -> list[OutputBatch]:
@@ -301,7 +301,7 @@ class Task:
 
 
 def partitions_read(engine_state: bytes) -> set[TopicPartition]:
-    """Return the partitions of which a task with this `engine_state` has processed records."""
+    """Return the partitions with processed records of a task with this `engine_state`."""
     times: dict[str, int] = json.loads(engine_state).get("partitions", {}) if engine_state else {}
     read = (name.rpartition(":") for name, time in times.items() if time >= 0)
     return {TopicPartition(topic, int(partition)) for topic, _, partition in read}
@@ -313,7 +313,9 @@ _MOST_FLUSHES = 100
 class Caches:
     """The record caches of one task, in the order in which its stores were declared."""
 
-    def __init__(self, task_id: str, stores: Mapping[str, StateStore], progress: Progress, failures: Failures) -> None:
+    def __init__(
+        self, task_id: str, stores: Mapping[str, StateStore], progress: TaskProgress, failures: Failures
+    ) -> None:
         self._task_id = task_id
         self._progress = progress
         self._failures = failures

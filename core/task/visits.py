@@ -1,4 +1,4 @@
-"""Visits: calls visitors with the entries of a store, a portion at a time, and remembers how far it is."""
+"""Visits: calls visitors with the entries of a store, a portion at a time, and keeps the position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..program.wrapping import innermost, visitor_of
 from ..store import StateStore, VisitableStore
 from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS
-from .progress import Progress
+from .progress import TaskProgress
 
 PORTION = 500
 """About how many entries are visited between two turns of the records."""
@@ -58,7 +58,9 @@ class Visits:
     `failed` is called with the node and the error when a visitor raises.
     """
 
-    def __init__(self, saved: bytes, progress: Progress, failed: Callable[[str, Exception | SystemExit], None]) -> None:
+    def __init__(
+        self, saved: bytes, progress: TaskProgress, failed: Callable[[str, Exception | SystemExit], None]
+    ) -> None:
         self._progress = progress
         self._failed = failed
         self._found: dict[str, _Found] = {}

@@ -1,4 +1,4 @@
-"""World: what the engine takes from outside: time, threads, waiting, random tokens, files and store backends.
+"""World: the engine's outside: threads, waiting, random tokens, files and store backends.
 
 What runs tasks reads no clock, starts no thread and makes no random name by itself: its host hands a World down to it.
 A test, or a simulator, hands down a World of its own, so the same code runs there in an order that the test chooses.

@@ -33,15 +33,15 @@ _MOST_INTERVAL = 10.0
 class DirectoryChangelog(DeltaChangelog):
     """A task's changelog in the folder LOCATION/APPLICATION ID/TASK ID.
 
-    LOCATION is a path on this host (written with fsync), or a URL that `pyarrow.fs.FileSystem.from_uri` knows
-    (s3://, gs://, hdfs://, abfs://; file:// is a path). `?compression=zlib` at its end makes files a third to a
-    half as large and writing them several times slower; both kinds can be read in either case. The sizes below can be
-    given there, too: `?compression=zlib&segment_bytes=1000000`.
+    LOCATION is a path on this host (written with fsync), or a URL that `pyarrow.fs.FileSystem.from_uri` knows (s3://,
+    gs://, hdfs://, abfs://; file:// is a path). `?compression=zlib` at its end makes files a third to a half as large
+    and writing them several times slower; both kinds can be read in either case. The sizes below can be given there,
+    too: `?compression=zlib&segment_bytes=1000000`.
 
     A delta makes the file `VERSION.PREVIOUS.BYTES.delta` (PREVIOUS is `-` for the first version). On a disk, further
     deltas that this object writes are appended to it, up to about `segment_bytes` or a snapshot; elsewhere each has a
-    file of its own. A snapshot is `VERSION.snapshot`; a file being written ends in `.tmp`. `file_format` describes what
-    is in them, docs/decisions/changelogs.md why.
+    file of its own. A snapshot is `VERSION.snapshot`; a file being written ends in `.tmp`. `file_format` describes
+    their content, docs/decisions/state.md the reasons.
 
     A snapshot is restored in steps of about `chunk_bytes`. The version after each but the last of them is
     `restoring:...`, which no chain contains: a copy that crashed between them is restored afresh.

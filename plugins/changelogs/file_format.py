@@ -133,7 +133,7 @@ def _unpacked(packed: list[Any] | None) -> Commit | None:
 
 
 class Reader:
-    """Reads one delta or snapshot; every method raises DamagedError for what is not as it was written.
+    """Reads one delta or snapshot; every method raises DamagedError for damage.
 
     `version` and `previous` are those of its header. `size` is how many bytes were read.
     """

@@ -132,7 +132,7 @@ class Steps:
             yield _merged(group), version
 
     def of_snapshot(self, version: str, way_out: Callable[[], str], work: Work) -> Iterator[tuple[Changes, str]]:
-        """Yield a snapshot in parts; `way_out` is asked what to do if it is damaged. Adds to `work` the bytes read."""
+        """Yield a snapshot in parts; `way_out` returns advice if it is damaged. Adds to `work` the bytes read."""
         name = snapshot_name(version)
         chunk: Changes = {}
         try:

@@ -181,12 +181,12 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Where arrows begin and end at its bottom and top."""
+        """The x at which arrows begin and end at its bottom and top."""
         return self.x + self.width / 2
 
     @property
     def bottom(self) -> float:
-        """Where it ends."""
+        """The y of its bottom."""
         return self.y + self.height
 
     def move(self, x: float, y: float) -> None:
@@ -218,7 +218,7 @@ class _Block:
 
 
 @dataclass(frozen=True)
-class Layout:
+class DrawingLayout:
     """The boxes of a drawing by the id of their shapes, the frames around them, and the size of it all.
 
     `lines`: for an edge (from, to), the points that its line passes, both ends included.
@@ -231,7 +231,7 @@ class Layout:
     height: float
 
 
-def lay_out(drawing: Drawing) -> Layout:
+def lay_out(drawing: Drawing) -> DrawingLayout:
     """Return the places of everything in `drawing`; no two boxes overlap."""
     frames = [_frame(title, shapes, drawing) for title, shapes in drawing.groups]
     topics = [_box(topic) for topic in drawing.topics.values()]
@@ -260,7 +260,7 @@ def lay_out(drawing: Drawing) -> Layout:
             leave, enter = (begin[0], blocks[edge[0]].boxes[0].bottom), (end[0], blocks[edge[1]].boxes[0].y)
             bends = [(_MARGIN + x, _MARGIN + y) for x, y in layers.bends[edge]]
             lines[one, other] = list(dict.fromkeys([begin, leave, *bends, enter, end]))
-    return Layout(boxes, [block.boxes[0] for block in frames], lines, width + 8 * beside, height)
+    return DrawingLayout(boxes, [block.boxes[0] for block in frames], lines, width + 8 * beside, height)
 
 
 def _rows_of_blocks(

@@ -25,7 +25,7 @@ def _global_block(store: GlobalStore) -> str:
 
 
 def _block(subtopology: Subtopology) -> str:
-    layout = _Layout(subtopology)
+    layout = _PrintOrder(subtopology)
     extra = {store.name for store in subtopology.stores if store.traits.is_extra}
     entries = "".join(
         f"    {_entry(node, layout.successors[node.name], layout.predecessors[node.name], extra)}\n"
@@ -52,7 +52,7 @@ def _entry(node: Node, successors: Sequence[str], predecessors: Sequence[str], e
             return f"Sink: {node.name} ({topic})\n      <-- {by}"
 
 
-class _Layout:
+class _PrintOrder:
     """The order in which Kafka Streams prints nodes, their successors and their predecessors.
 
     Nodes go by size, the largest first, then by name; a node's size is 1 and the sizes of its children, so that a node

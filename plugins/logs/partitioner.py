@@ -99,9 +99,9 @@ class Partitioner:
     def split(self, batch: OutputBatch, appended: Callable[[], int]) -> list[Share]:
         """Return the records of each partition, in the batch's order.
 
-        `appended` says how many records the topic has been given so far; it is asked only when there are null keys,
-        which are spread in runs that start from there, so that the same log makes the same choice.
-        Raises ProductionError for a partition that the topic does not have.
+        `appended` returns the number of records appended to the topic so far; it is asked only when there are null
+        keys, which are spread in runs that start from there, so that the same log makes the same choice. Raises
+        ProductionError for a partition that the topic does not have.
         """
         if not batch.keys:
             return []

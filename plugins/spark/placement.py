@@ -45,7 +45,7 @@ class Executor:
 
 
 @dataclass(frozen=True)
-class Move:
+class SlotMove:
     """An order: `executor` no longer has the slot, and the next one that gets it from Spark takes it."""
 
     slot: int
@@ -82,29 +82,29 @@ class SlotOwners:
         self.lost: set[int] = set()
         """The slots without an owner whose last one was lost."""
 
-    def note_batch(self, reports: Iterable[SlotMessage], now: float) -> list[Move]:
+    def note_batch(self, reports: Iterable[SlotMessage], now: float) -> list[SlotMove]:
         """Handle the reports of one batch; return the resulting moves. `now`: seconds of a monotonic clock."""
-        moves: list[Move] = []
+        moves: list[SlotMove] = []
         for report in sorted(reports, key=lambda each: each.slot):
             if self._is_outdated(report):
                 continue
             moves += self._note_elsewhere(report, now) if report.elsewhere else self._note_run(report)
         return moves
 
-    def note_executors(self, executors: Mapping[str, Executor]) -> list[Move]:
+    def note_executors(self, executors: Mapping[str, Executor]) -> list[SlotMove]:
         """Update the executors of the cluster, by Spark's id; return the resulting moves."""
         self._executors = dict(executors)
         return [
             self._clear(slot, unfit) for slot, owner in sorted(self.owners.items()) if (unfit := self._unfit(owner))
         ]
 
-    def forget(self) -> list[Move]:
+    def forget(self) -> list[SlotMove]:
         """Give every slot up, because the query starts again with another layout."""
         return [self._clear(slot, REBALANCED) for slot in sorted(self.owners)]
 
-    def even_out(self) -> list[Move]:
+    def even_out(self) -> list[SlotMove]:
         """Take slots from executors with more slots than cores, as far as others have cores to spare."""
-        moves: list[Move] = []
+        moves: list[SlotMove] = []
         for slot, owner in sorted(self.owners.items(), reverse=True):
             if self._is_crowded(owner) and self._has_spare_cores():
                 moves.append(self._clear(slot, REBALANCED))
@@ -160,7 +160,7 @@ class SlotOwners:
         is_as_planned = bool(report.elsewhere) or report.executor == report.planned
         return is_as_planned and report.planned != "" and report.planned == self._left.get(report.slot)
 
-    def _note_run(self, report: SlotMessage) -> list[Move]:
+    def _note_run(self, report: SlotMessage) -> list[SlotMove]:
         slot, executor = report.slot, report.executor
         self._elsewhere.pop(slot, None)
         owner = self.owners.get(slot)
@@ -174,16 +174,16 @@ class SlotOwners:
         if owner is None:
             return []
         self.moves[TAKEN_OVER] += 1
-        return [Move(slot, owner, TAKEN_OVER)]
+        return [SlotMove(slot, owner, TAKEN_OVER)]
 
-    def _note_elsewhere(self, report: SlotMessage, now: float) -> list[Move]:
+    def _note_elsewhere(self, report: SlotMessage, now: float) -> list[SlotMove]:
         slot = report.slot
         owner = self.owners.get(slot)
         if owner is None:
             # The proxy found the owner's claim in the log; the owner's own report was lost with its attempt.
             unfit = self._unfit(report.elsewhere)
             if unfit:
-                return [Move(slot, report.elsewhere, unfit)]
+                return [SlotMove(slot, report.elsewhere, unfit)]
             self.owners[slot] = report.elsewhere
             self.lost.discard(slot)
             return []
@@ -203,7 +203,7 @@ class SlotOwners:
             return [self._clear(slot, PLACED_ELSEWHERE)]
         return []
 
-    def _clear(self, slot: int, reason: str) -> Move:
+    def _clear(self, slot: int, reason: str) -> SlotMove:
         self._elsewhere.pop(slot, None)
         if reason == REBALANCED:
             self._warm.pop(slot, None)  # it moves to where there is room
@@ -211,7 +211,7 @@ class SlotOwners:
         if reason == LOST:
             self.lost.add(slot)
         owner = self._left[slot] = self.owners.pop(slot)
-        return Move(slot, owner, reason)
+        return SlotMove(slot, owner, reason)
 
     def _unfit(self, identity: str) -> str:
         """Return why an executor must not have slots; "" if it may, or if the executors are unknown."""
@@ -433,7 +433,7 @@ def wait_for_executors(context: SparkContext) -> None:
 
 
 def expected_executors(master: str | None, configuration: Mapping[str, str]) -> int:
-    """Return how many executors the cluster will start; 0 if it is not known."""
+    """Return the number of executors that the cluster will start; 0 if it is not known."""
     if not (master or "").startswith(("yarn", "k8s")):
         return 0
     is_dynamic = configuration.get("spark.dynamicAllocation.enabled", "false").lower() == "true"
@@ -551,7 +551,7 @@ class SlotPlacement:
         if self._executors is None:
             return False
         executors = self._executors.poll()
-        moves: list[Move] = []
+        moves: list[SlotMove] = []
         if executors is not None:
             self._late.note(executors)
             moves += self._owners.note_executors(executors)
@@ -570,7 +570,7 @@ class SlotPlacement:
 
     # ------------------------------------------------------------------ inside
 
-    def _do(self, moves: list[Move]) -> None:
+    def _do(self, moves: list[SlotMove]) -> None:
         for move in moves:
             level = logging.WARNING if move.reason == PLACED_ELSEWHERE else logging.INFO
             where = describe(move.executor)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock import Log
 from penstock.plugins.engine.host.log_lines import log_to_driver
-from penstock.plugins.engine.run.planning.control import ControlFile, LogFile, Plan
+from penstock.plugins.engine.run.planning.control import ControlFile, LogFile, PlannedApplication
 from penstock.plugins.engine.run.planning.planner import BatchPlanner, Offset
 from penstock.plugins.engine.run.planning.renewals import RenewalPlanner
 from penstock.plugins.engine.task.locations import open_log
@@ -31,7 +31,7 @@ class Planning:
     @property
     def _planner(self) -> BatchPlanner | RenewalPlanner:
         if self._planner_or_none is None:
-            plan = Plan.read(self._directory)
+            plan = PlannedApplication.read(self._directory)
             log_to_driver(Path(self._directory), plan.log_level)
             if plan.is_continuous and ControlFile(self._directory).read().step is None:
                 self._planner_or_none = RenewalPlanner(plan)
@@ -42,7 +42,7 @@ class Planning:
 
     def max_records(self) -> int | None:
         """Return the setting `max_records_per_batch`."""
-        return Plan.read(self._directory).max_records
+        return PlannedApplication.read(self._directory).max_records
 
     def drain_only(self) -> None:
         """Fix the ends up to which source topics are read."""

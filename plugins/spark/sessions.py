@@ -142,7 +142,7 @@ def parse_conf(given: Iterable[str]) -> dict[str, str]:
 
 
 def check_conf(conf: Mapping[str, str]) -> None:
-    """Raise ConfigError for keys that are not Spark's, and for those that a run sets itself."""
+    """Raise ConfigError for keys that are not Spark's, and for keys that a run sets itself."""
     for key in conf:
         if not key.startswith("spark."):
             raise ConfigError(
@@ -336,7 +336,7 @@ def local_cores(master: str | None) -> int | None:
 
 
 def slots_of_executor(session: SparkSession) -> int:
-    """Return how many tasks an executor runs at once; 0 if only the executor knows."""
+    """Return the number of tasks that an executor runs at once; 0 if only the executor knows."""
     context = session.sparkContext
     if local_cores(context.master) is not None:
         return int(context.defaultParallelism)

@@ -161,7 +161,7 @@ class Stops:
         self._until: float | None = None
 
     def begin(self) -> None:
-        """Note that batches let the hosts stop from now on; again, it changes nothing."""
+        """Begin to let the hosts stop by batches; idempotent."""
         if self._until is None:
             self._until = self._seconds() + self._lease_seconds
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import Commit, ConfigError
 from penstock.plugins.engine.host.claims import Claims, SlotLayout, owner_elsewhere
-from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts, nothing
+from penstock.plugins.engine.host.client import HostClient, HostSpec, end_hosts, nothing
 from penstock.plugins.engine.host.executor_identity import LOCAL_EXECUTOR, ExecutorIdentity, describe, executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_driver
-from penstock.plugins.engine.host.place import LEASE_SECONDS, Process, digest_of, started_at
+from penstock.plugins.engine.host.place import LEASE_SECONDS, ProcessId, digest_of, started_at
 from penstock.plugins.engine.host.reports import (
     STUCK,
     Observed,
@@ -90,8 +90,8 @@ def begin_task() -> None:
 def use_system_allocator() -> None:
     """Take the memory of Arrow data from the system's allocator, unless the environment names another one.
 
-    With pyarrow's own a worker of `bench dataframe-count` took 10 MB more, and was no faster. Called before pyarrow is
-    imported, it is for what Arrow does inside, too: pyarrow reads the variable when it is imported.
+    A worker with pyarrow's own allocator takes 10 MB more, and is no faster. Called before pyarrow is imported, it is
+    for what Arrow does inside, too: pyarrow reads the variable when it is imported.
     """
     if "ARROW_DEFAULT_MEMORY_POOL" in os.environ:
         return
@@ -173,7 +173,7 @@ class BatchFunction(WorkerFunction):
         lines = message.lines + logs.take()
         return replace(message, lines=lines, losses=client.take_losses(), planned=plan.owner)
 
-    def _owner_elsewhere(self, plan: SlotPlan, own: str, client: Client) -> str:
+    def _owner_elsewhere(self, plan: SlotPlan, own: str, client: HostClient) -> str:
         """Return the executor to which this one must leave the slot; "" if there is none.
 
         Where nobody has the slot, its host starts while the log is asked for a claim.
@@ -212,7 +212,7 @@ def saved_after(saved: Mapping[str, list[Any]], message: SlotMessage) -> dict[st
     return {**saved, **commits}
 
 
-_clients: dict[tuple[str, str], Client] = {}
+_clients: dict[tuple[str, str], HostClient] = {}
 """This process's connections to hosts, by their keys and digests."""
 
 
@@ -232,10 +232,10 @@ class HostCaller:
         self.digest = hashlib.sha256(cargo).hexdigest()
 
     def check(self, identity: ExecutorIdentity) -> None:
-        """Raise RuntimeUnavailableError if this executor's machine has other versions of what the program uses."""
+        """Raise RuntimeUnavailableError if this executor's machine has other versions of the program's packages."""
         check_packages(self.packages, describe(identity.text))
 
-    def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> Client:
+    def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> HostClient:
         """Return this process's connection to the host of a slot. Hosts of different scopes are not the same."""
         key = host_key(self.family, identity.text, slot, scope)
         found = _clients.get((key, self.digest))
@@ -243,10 +243,10 @@ class HostCaller:
         if found is None or [each.pid for each in found.spec.watched] != pids:
             # A daemon that has ended took its hosts with it; the next ones watch the JVM alone.
             names = ("the executor's JVM", "PySpark's daemon")
-            watched = tuple(Process(pid, started_at(pid), name) for pid, name in zip(pids, names, strict=False))
+            watched = tuple(ProcessId(pid, started_at(pid), name) for pid, name in zip(pids, names, strict=False))
             if found is not None:
                 found.close()
-            found = Client(
+            found = HostClient(
                 HostSpec(
                     key,
                     slot,

@@ -44,7 +44,7 @@ from penstock.program.nodes import decorate
 from penstock.task.progress import Front
 from penstock.task.schedules import NEVER
 
-from .processes import Process, Processes
+from .processes import TaskProcess, TaskProcesses
 from .topics import InputTopic, ReadsTopics, TopicReader, check_partitions, check_time, named_topics, serialized
 
 
@@ -136,7 +136,7 @@ class TopologyTestDriver(ReadsTopics):
         else:
             self.log = log if isinstance(log, Log) else open_log(application.settings)
             make_named_topics(application, self.log, self._count)
-        self._processes = Processes(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
+        self._processes = TaskProcesses(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
         self._outputs = TopicReader(application, self.log)
         try:
             self._start()
@@ -294,7 +294,7 @@ class TopologyTestDriver(ReadsTopics):
         known = sorted({store for stores in every for store in stores} | set(globals_))
         raise ConfigError(f"there is no store {name!r} in partition {partition}; stores: {', '.join(known) or 'none'}")
 
-    def _stores(self, process: Process, task: TaskId) -> Mapping[str, StateStore]:
+    def _stores(self, process: TaskProcess, task: TaskId) -> Mapping[str, StateStore]:
         worker = process.worker(task, self._tasks[task], len(self._tasks))
         if worker.task is None:
             self._count_nodes(worker.run_batch({}, self.wall_clock_ms))
@@ -312,14 +312,14 @@ class TopologyTestDriver(ReadsTopics):
     # ------------------------------------------------------------------ other processes
 
     def reopen(self) -> None:
-        """Close every task; the next step opens it from what is committed, in a new process of the same host.
+        """Close every task; the next step opens it from committed data, in a new process of the same host.
 
         From then on the program's copies run, as with `reopen_tasks`.
         """
         self._processes.reopen()
 
     def move(self) -> None:
-        """Close every task; the next step opens it from what is committed, in a new process of another host.
+        """Close every task; the next step opens it from committed data, in a new process of another host.
 
         Nothing is there: the state is restored from the changelog, and a store with `logged=False` is empty.
         """

@@ -48,7 +48,7 @@ _HINT = (
 _log = logging.getLogger("penstock.testing")
 
 
-class Processes:
+class TaskProcesses:
     """One process at a time, on one host at a time.
 
     `packed` is the application as bytes, and `directory` has the hosts' directories. `ships`: each process has a copy
@@ -67,7 +67,7 @@ class Processes:
         self._directory = directory
         self._ships = ships
         self._host = 0
-        self._process: Process | None = None
+        self._process: TaskProcess | None = None
         self._global_metrics: dict[str, NodeMetrics] = {}
         # A line is logged once a minute for all processes: each has one task that is open, often for one record.
         self._repeats = Repeats(clock.now_ms)
@@ -83,7 +83,7 @@ class Processes:
             self.misuse.elsewhere = []
             raise TopologyError(said[0])
 
-    def running(self, *, looking: bool = False) -> Process:
+    def running(self, *, looking: bool = False) -> TaskProcess:
         """Return the process that runs tasks: the next one if there is none, or if the driver itself used it.
 
         `looking`: the user of the process, who has the test's classes.
@@ -98,7 +98,7 @@ class Processes:
                 self._application if copy is None else copy.application, self.misuse
             )
             resources = _Resources(self._clock, self._host_directory, self._repeats)
-            self._process = Process(application, self._log, resources, copy)
+            self._process = TaskProcess(application, self._log, resources, copy)
         return self._process
 
     def end(self) -> None:
@@ -156,7 +156,7 @@ def _added(*counts: Mapping[str, NodeMetrics]) -> dict[str, NodeMetrics]:
     return added
 
 
-class Process:
+class TaskProcess:
     """Runs tasks with `resources`. `copy`: the shipped copy that `application` is, if it is one."""
 
     def __init__(
@@ -247,7 +247,7 @@ class ShippedCopy:
         self._before = self._state()
 
     def changes(self) -> list[str]:
-        """Return for each value of functions and classes that is not as it arrived a sentence that names it."""
+        """Return a sentence for each changed value of the shipped functions and classes."""
         now = self._state()
         return [
             f"{where}: {name!r} was changed while tasks ran"
@@ -351,7 +351,7 @@ class Misuse:
 
 
 class FindsMisuse:
-    """A `processor_wrapper` that adds to `found` what it finds.
+    """A `processor_wrapper` that adds found mistakes to `found`.
 
     `inner` is the wrapper of the application itself. Operators are left alone: what the functions of the DSL's verbs
     get is theirs.

@@ -48,7 +48,7 @@ _FREED_ROWS = 4_096
 """How many rows a commit frees, or adds to an index that is built, at least; a larger one twice as many as it puts."""
 
 
-class History:
+class ExpiredVersions:
     """The keys with versions to free, by the time when they can be freed.
 
     A version is gone when the next newer one of its key is at least as old as the bound, and a deletion when it is that
@@ -153,7 +153,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         history_ms: int,
         grace_ms: int,
         late: LateDrops,
-        history: History,
+        history: ExpiredVersions,
     ) -> None:
         self.name = below.name
         self._below = below
@@ -432,7 +432,7 @@ def build_versioned_store(spec: VersionedStoreSpec, bytes_store: BytesStore, con
         spec.history_retention_ms,
         spec.grace_ms,
         LateDrops(spec.name, context),
-        History(bytes_store, context.index, spec.history_retention_ms),
+        ExpiredVersions(bytes_store, context.index, spec.history_retention_ms),
     )
 
 

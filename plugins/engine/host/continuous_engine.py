@@ -44,7 +44,7 @@ _log = logging.getLogger("penstock.hosts")
 class HeartbeatSender:
     """Sends a heartbeat once a second, in a thread of its own, whatever the host's tasks do.
 
-    `make` returns the next one. `give_back` gets one that could not be sent: what it reports goes with the next.
+    `make` returns the next one. `give_back` gets an unsent heartbeat: its reports go with the next one.
     """
 
     log: Log
@@ -251,7 +251,7 @@ class ContinuousEngine(SlotEngine):
         return Observed(counts, state_rows=self._state_rows)
 
     def _stuck_seconds(self) -> float:
-        """Return how long ago the tasks had their last turn, or what is restored or filled made its last step."""
+        """Return the seconds since the tasks' last turn, or the last step of a restore or filling."""
         loop = self._loop
         still = 0.0 if loop is None else loop.still()[0]
         return max(still, self._world.seconds() - self._turned_at)

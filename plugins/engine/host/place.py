@@ -1,4 +1,4 @@
-"""Place: where a task host listens, and who may use it. Life: when it ends."""
+"""Place: the socket of a task host, and its access rights. Life: when it ends."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Process:
+class ProcessId:
     """A process; `started` tells it from a later one with the same number ("" where the system does not say)."""
 
     pid: int
@@ -83,7 +83,7 @@ class Life:
     do.)
     """
 
-    watched: Sequence[Process]
+    watched: Sequence[ProcessId]
     end: Callable[[str], None]
     lease_seconds: float = LEASE_SECONDS
     has_place: Callable[[], bool] | None = None

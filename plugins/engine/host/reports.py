@@ -44,7 +44,7 @@ class HostStatus:
 
 
 class Meter:
-    """Measures this process; what is expensive to measure is up to two seconds old."""
+    """Measures this process; expensive measurements are up to two seconds old."""
 
     def __init__(self) -> None:
         self._measured_at = -_REFRESH_SECONDS
@@ -198,7 +198,7 @@ class Observed:
 
     @classmethod
     def of(cls, message: SlotMessage, plan: SlotPlan, known: Mapping[str, Commit]) -> Observed:
-        """Return what a batch did, and what was left when it was planned.
+        """Return the counts of a batch, and the records left unread when it was planned.
 
         `known`: the last commits by task. A task that is being restored, or waits, has not read its part of the plan.
         """
@@ -340,7 +340,7 @@ class SlotPlan:
     fronts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def front_of(self, task: str) -> Front:
-        """Return how far everything in front of a task is read once it has read up to `ends`."""
+        """Return the front of a task once it has read up to `ends`."""
         time, read, is_last = (*self.fronts.get(task, self.fronts.get(task.partition("_")[0], UNKNOWN)), 0, 0)[:3]
         return Front(time, read, bool(is_last))
 

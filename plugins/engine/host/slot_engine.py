@@ -1,4 +1,4 @@
-"""Engine: the interface of a task host's work. SlotEngine: an engine with a log, the claim of a slot, and log lines."""
+"""HostEngine: the interface of a task host's work. SlotEngine: one with a log, the claim of a slot, and log lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.plugins.engine.task.process_resources import ProcessResources
 
 from .claims import Claims, SlotLayout
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
-from .place import Process
+from .place import ProcessId
 from .reports import HostStatus, Meter, SlotPlan, TaskFailure, TaskResult
 
 
@@ -35,14 +35,14 @@ class HostInfo:
     reason: str
     meter: Meter
     world: World = field(default_factory=World)
-    watched: Sequence[Process] = ()
+    watched: Sequence[ProcessId] = ()
 
     def status(self, open_tasks: int) -> HostStatus:
         """Return the memory, CPU time and files that the host uses now."""
         return self.meter.status(self.token, self.slot, open_tasks)
 
 
-class Engine(ABC):
+class HostEngine(ABC):
     """The tasks that a host has open. Called from one thread."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Cargo(ABC):
     """Makes an engine; pickled on the driver, with code and settings."""
 
     @abstractmethod
-    def engine(self, host: HostInfo) -> Engine:
+    def engine(self, host: HostInfo) -> HostEngine:
         """Return a new engine."""
 
 
@@ -134,7 +134,7 @@ class SlotCargo(Cargo):
         return self.kind(self, host)
 
 
-class SlotEngine(Engine):
+class SlotEngine(HostEngine):
     """An engine of an application's slot, with its log open."""
 
     sends_at_once: ClassVar[bool] = False

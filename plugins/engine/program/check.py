@@ -156,7 +156,7 @@ def _late(application_id: str, before: ProgramNote, back: Mapping[str, Any], log
 
 
 def missed(application_id: str, note: ProgramNote, parked: Mapping[str, Any], log: Log) -> list[str]:
-    """Return how far the tasks upstream of a parked store have gone on without it, as text for each partition.
+    """Return the progress of the tasks upstream of a parked store without it, as text for each partition.
 
     Topics that they did not read before are included.
     """
@@ -171,7 +171,7 @@ def missed(application_id: str, note: ProgramNote, parked: Mapping[str, Any], lo
 
 
 def _upstream(note: ProgramNote, number: str) -> list[str]:
-    """Return the numbers of a sub-topology and of those upstream of it."""
+    """Return the numbers of a sub-topology and the ones upstream of it."""
     subtopologies = note["fingerprint"]["subtopologies"]
     wanted, found = [number], []
     while wanted:
@@ -318,7 +318,7 @@ class SavedStore:
 
 
 def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
-    """Return the stores that the program which ran last saved, and those that are parked; none if none ran."""
+    """Return the stores of the program that ran last, and parked ones; none if none ran."""
     note = read_note(application_id, log)
     parked = note.get("parked", {})
     found = []

@@ -135,7 +135,7 @@ def has_lost_commit(
 ) -> bool:
     """Return whether a task that was found without a commit has made one, in this incarnation of the application.
 
-    Its positions are gone then, and what it keeps is not what a task keeps that has not begun. Raises LogError.
+    Its positions are gone then, and its state is not a new task's. Raises LogError.
     """
     topics = notes.COMMITTED.of(identity).read(application_id, log)
     if not any(partition.partition in topics.get(partition.topic, ()) for partition in partitions):

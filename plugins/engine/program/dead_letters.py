@@ -385,11 +385,11 @@ def replay(
 
 
 @dataclass
-class _Progress:
-    """The part of a partition that was read. `memory` is what the next commit saves; `left`: letters up to the limit.
+class _ReplayProgress:
+    """The part of a partition that was read. `memory` is the data of the next commit; `left`: letters up to the limit.
 
-    `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters
-    of such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
+    `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters of
+    such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
     source record that was sent last, as `_source_record` returns it. With a `record_kind`, an earlier replay has sent
     it for letters of this kind, and others wait.
     """
@@ -423,7 +423,7 @@ class _PartitionReplay:
     def __post_init__(self) -> None:
         self._counts = {name: info.partitions for name, info in self.log.topics().items()}
         self._refusals: list[RecordRefusedError] = []
-        self.now = _Progress(Replayed(), self.limit)
+        self.now = _ReplayProgress(Replayed(), self.limit)
 
     def run_and_commit(self) -> None:
         """Send, in commits of about a fetch each."""
@@ -462,7 +462,7 @@ class _PartitionReplay:
                 self.now.record = _source_record(letter) if self.now.memory.has(letter) else None
 
     def _commit(self, committer: TaskCommitter, batch: RecordBatch) -> None:
-        """Send the letters of a batch in one commit, without those that the log refuses."""
+        """Send the letters of a batch in one commit, without refused ones."""
         before = self.now
         while True:
             self.now = deepcopy(before)
@@ -585,7 +585,7 @@ def _source_record(letter: Letter) -> tuple[object, ...] | None:
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:
-    """Return the number of letters, and of those not replayed yet, by source topic and exception."""
+    """Return the number of letters, and of letters not replayed yet, by source topic and exception."""
     before = replayed(log, topic)
     there: Counter[tuple[str | None, str | None]] = Counter()
     waiting: Counter[tuple[str | None, str | None]] = Counter()

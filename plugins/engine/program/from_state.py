@@ -122,7 +122,7 @@ def plan_from_state(
 
 
 def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
-    """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
+    """Carry a plan out; return remarks about data that could not be deleted. The caller holds the application's lease.
 
     Each task is one commit; after a kill, repeat it. A run is refused until all have one. Spark's checkpoint, which may
     have later commits, is deleted first. Raises IncompatibleStateError, and changes nothing, where a changelog does not

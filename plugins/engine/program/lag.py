@@ -1,4 +1,4 @@
-"""PartitionLag: how far an application is behind its topics, from the log alone, whether it runs or not."""
+"""PartitionLag: an application's distance to the ends of its topics, from the log alone, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class PartitionLag:
 
 
 def present_lag(application: Application, log: Log) -> list[PartitionLag]:
-    """Return how far an application is behind now, for each partition of a task.
+    """Return the present lag of an application, for each partition of a task.
 
     Raises TopologyError for topics that are missing or do not fit, and LogError.
     """

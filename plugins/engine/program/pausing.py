@@ -51,7 +51,7 @@ def check_not_paused(application: Application, log: Log) -> None:
 
 @contextmanager
 def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
-    """Let what is paused under an id be paused under `to`; the block stores the application there.
+    """Carry pauses from an id to the id `to`; the block stores the application there.
 
     What is paused or resumed meanwhile counts, too: see `change_stored`.
     """
@@ -67,7 +67,7 @@ def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
 def change_stored(
     application: Application, log: Log, change: Callable[[Application], Paused]
 ) -> tuple[Application, Paused]:
-    """Call `change` with the application as it is stored; return that, and what is paused.
+    """Call `change` with the application as it is stored; return it, and the paused sub-topologies.
 
     A resharding carries the note before and after it stores the application elsewhere: a later change is made there.
     """

@@ -112,7 +112,7 @@ def plan(application: Application, log: Log) -> Plan:
 
 
 def made_plan(application: Application, log: Log) -> tuple[Plan, ProgramNote]:
-    """Return what a start of `application` would do, and the note of its program, empty if it is refused.
+    """Return the plan of a start of `application`, and the note of its program, empty if it is refused.
 
     Nothing is changed, and the application may run meanwhile. A start makes the same checks, by the same code. What it
     checks besides are schemas at a registry, and a changelog that is at another place now.
@@ -238,7 +238,7 @@ def _internal_topics(checked: Checked, log: Log) -> Iterator[PlannedTopic]:
 
 
 def _own_topics(application: Application, note: ProgramNote) -> set[str]:
-    """Return the internal topics of a program as the log names them, those of parked stores included."""
+    """Return the internal topics of a program by their names in the log, including parked stores'."""
     found, changelog = repartition_topics(application.id, note), application.settings.log_changelog
     if changelog is not None:
         found |= {changelog.topic_of(application.id, name) for name, (_, each) in _kept(note).items() if each.logged}
@@ -246,7 +246,7 @@ def _own_topics(application: Application, note: ProgramNote) -> set[str]:
 
 
 def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
-    """Yield the topics from outside that tasks read, and those that they no longer read."""
+    """Yield the topics from outside that tasks read, and the ones that they no longer read."""
     application, before = checked.application, checked.before
     counts, internal = checked.assignment.partitions(), checked.assignment.internal
     intermediate = application.program.intermediate_topics(counts, application.settings.intermediate_topics)

@@ -25,7 +25,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
-class Move:
+class PositionMove:
     """The position of an application in a partition, before (`now`) and after (`then`).
 
     `then` None: no position; `offset_reset` decides. `asked`: the offset that was asked for, if the partition does not
@@ -51,7 +51,7 @@ class ResetPlan:
     `tasks`: those with a changelog.
     """
 
-    moves: tuple[Move, ...]
+    moves: tuple[PositionMove, ...]
     passed_over: frozenset[str]
     circular: tuple[str, ...]
     topics: Mapping[str, int]
@@ -122,8 +122,8 @@ def plan_reset(
 ) -> ResetPlan:
     """Return the plan of a reset; changes nothing. With `topics`, positions in other topics stay.
 
-    An intermediate topic that is not named is passed over to its end. Raises ConfigError for what the application does
-    not read, TopologyError when one of its topics is missing.
+    An intermediate topic that is not named is passed over to its end. Raises ConfigError for topics that the
+    application does not read, TopologyError when one of its topics is missing.
     """
     infos = log.topics()
     # Without the internal topics: a reset must be possible where those do not fit the program any more.
@@ -180,7 +180,7 @@ def reset(
     """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
     `check_lease` raises when the lease was lost. It is called before each step: a process that was frozen must not
-    delete what its successor has begun. `world`: the changelogs' files; None: the machine's.
+    delete its successor's data. `world`: the changelogs' files; None: the machine's.
 
     The log's `set_positions` is the reset, in one step. Killed before it, the application continues from its old
     positions; killed after it, it starts at the new ones, without state. Everything else may be half done:
@@ -236,7 +236,7 @@ def _moves(
     destination: Destination,
     topics: Sequence[str] | None,
     between: Collection[str],
-) -> Iterable[Move]:
+) -> Iterable[PositionMove]:
     partitions = [each for read in assignment.tasks.values() for each in read if each.topic not in assignment.internal]
     named = partitions if topics is None else _of_topics(application, partitions, topics)
     moving = [each for each in named if each.topic not in between]
@@ -248,7 +248,7 @@ def _moves(
         Known(log, positions, {each: starts[each] for each in moving}, {each: ends[each] for each in named})
     )
     for partition in sorted(partitions):
-        move = Move(*partition, committed[partition], committed[partition])
+        move = PositionMove(*partition, committed[partition], committed[partition])
         if partition in asked:
             nearest = min(max(asked[partition], starts[partition]), ends[partition])
             move = replace(move, then=nearest, asked=asked[partition] if nearest != asked[partition] else None)

@@ -1,4 +1,4 @@
-"""Visits: which visitors of an application were asked for, as a note in its log, and how far each is."""
+"""Visits: requested visits of an application, as a note in its log, and the progress of each."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def stop_visits(application: Application, log: Log, visitor: str) -> int:
 
 
 def visit_statuses(application: Application, log: Log, tasks: Tasks | None = None) -> list[VisitStatus]:
-    """Return how far each visit of the note is, by the last commits of `tasks`; None: those of the topics of now."""
+    """Return the progress of each visit in the note, by the last commits of `tasks`; None: the present tasks."""
     asked = asked_visits(application.id, log)
     if not asked:
         return []

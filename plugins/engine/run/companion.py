@@ -47,7 +47,7 @@ class OpenApplication:
         self.prepared = prepare_and_continue(self.application, self.log, self.lease.renew)
 
     def take(self, reports: Sequence[TaskReport]) -> None:
-        """Note the partitions that have a committed position now, and purge processed records of repartition topics.
+        """Record the partitions with a committed position, and purge processed records of repartition topics.
 
         A reset makes these topics again. A driver that was frozen over it must not delete what the new ones have.
         """

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from penstock import Application, Commit, LeaseTakenError, PenstockError, RuntimeUnavailableError, World
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
-from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts
+from penstock.plugins.engine.host.client import HostClient, HostSpec, end_hosts
 from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
 from penstock.plugins.engine.host.executor_identity import ExecutorIdentity
 from penstock.plugins.engine.host.log_lines import HostLogReader
-from penstock.plugins.engine.host.place import Process, started_at
+from penstock.plugins.engine.host.place import ProcessId, started_at
 from penstock.plugins.engine.host.reports import STUCK_SECONDS, Meter, SlotMessage, SlotPlan, TaskFailure
 from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
 from penstock.plugins.engine.program.preparation import check_open_files
@@ -31,7 +31,7 @@ from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from .companion import OpenApplication, prepared_application
 from .engine import Engine
 from .order import RunOrder, Trigger
-from .planning.control import Control, OwnOrders, Plan
+from .planning.control import Control, OwnOrders, PlannedApplication
 from .planning.planner import BatchPlanner
 from .progress import EndedBatch, RunSummary
 from .query import HostMessages, Query, SteppingDriver, stepping
@@ -52,8 +52,8 @@ class MachineHost:
 
     def __init__(self, application_id: str, spec: HostSpec) -> None:
         self._application_id = application_id
-        own = Process(os.getpid(), started_at(os.getpid()), "the process of the engine")
-        self._client = Client(replace(spec, watched=(own,)))
+        own = ProcessId(os.getpid(), started_at(os.getpid()), "the process of the engine")
+        self._client = HostClient(replace(spec, watched=(own,)))
         self._has_answered = False
 
     def call(self, request: SlotRequest) -> SlotMessage:
@@ -248,7 +248,7 @@ class EmbeddedQuery(Query):
 
     def _run_batches(self, trigger: Trigger) -> None:
         """Plan batches and run them, as Spark's query does."""
-        plan = Plan.of(
+        plan = PlannedApplication.of(
             self._prepared,
             self._number,
             self._world.token(8),

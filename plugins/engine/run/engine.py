@@ -142,7 +142,7 @@ class StartedRun:
 
     @property
     def paused(self) -> frozenset[int]:
-        """The numbers of the sub-topologies of which no task processes records any more."""
+        """The numbers of fully paused sub-topologies: no task processes their records any more."""
         return self._lifecycle.paused
 
     def pause(self, *subtopologies: int) -> None:
@@ -310,10 +310,10 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
-        """Run `application` until it is done or stopped, and return what it did.
+        """Run `application` until it is done or stopped, and return its summary.
 
         Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
-        saved, LogError when another driver runs the application, and what a task failed with.
+        saved, LogError when another driver runs the application, and the error that a task failed with.
         """
 
     def run_with(

@@ -32,7 +32,7 @@ from .slots import Slots
 class Query(ABC):
     """Runs the tasks of a prepared application. All methods are called by one thread, that of the run.
 
-    `orders` is where its planner finds what it has to do; at first that is `control`.
+    `orders`: the source of its planner's orders; at first that is `control`.
     """
 
     slots: Slots
@@ -66,7 +66,7 @@ class Query(ABC):
                 self._orders.write(changed)
 
     def pause(self, subtopologies: Collection[int]) -> None:
-        """Let the tasks of these sub-topologies process nothing, and those of all others work."""
+        """Pause the tasks of these sub-topologies, and resume all others."""
         self.slots.paused = frozenset(subtopologies)
         self.set_control(paused=sorted(subtopologies), next_tick=self.slots.next_tick())
 
@@ -93,7 +93,7 @@ class Query(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Stop the query and remove what it left on this host; idempotent."""
+        """Stop the query and remove its files on this host; idempotent."""
 
     @property
     def moves(self) -> Counter[str]:

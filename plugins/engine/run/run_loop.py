@@ -119,8 +119,8 @@ def begun(
 ) -> Iterator[tuple[R, StopRequest, RunStatistics]]:
     """Begin a run: open the application, with the run's companions around and beside it, and listen for a stop.
 
-    `opened` opens the application; it takes what says whether to wait (more) for another driver's end.
-    `has_tasks_here`: the tasks run on this machine.
+    `opened` opens the application; its argument is a function that returns whether to wait (further) for another
+    driver's end. `has_tasks_here`: the tasks run on this machine.
     """
     lifecycle = order.lifecycle
     lifecycle.listen(application.id, STATE_LISTENER.of(application.settings))
@@ -374,7 +374,7 @@ class RunLoop(ABC):
         self._next_assignment = ended + max(rest, _COST_SHARE * (ended - now))
 
     def _look_at_pauses(self, query: Query) -> None:
-        """Read which sub-topologies are paused, and which visits were asked for; tell the query what has changed."""
+        """Read which sub-topologies are paused, and which visits were asked for; pass changes to the query."""
         began, running, lifecycle = time.monotonic(), self._running, self._lifecycle
         lifecycle.looks_at_pauses.clear()
         paused = read_paused(running.application.id, running.log).of(running.application)

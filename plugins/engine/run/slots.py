@@ -49,7 +49,7 @@ class Slots:
         """How many hosts were lost."""
 
     def take(self, message: SlotMessage, *, is_heartbeat: bool = False) -> tuple[list[TaskReport], list[TaskFailure]]:
-        """Note what a slot's tasks did; return their reports and failures.
+        """Record the reports of a slot's tasks; return reports and failures.
 
         Only a batch says which host has a slot. A heartbeat may be of a frozen host, of one whose executor lost the
         slot, or of a new one: its work is returned, but no failures after it has a successor. Each lost host counts

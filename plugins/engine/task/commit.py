@@ -1,7 +1,7 @@
 """TaskCommits: the commit of a task, in three steps: changelog, commit point, store.
 
-Comes in: what a task has done since its last commit. Goes out: outputs, positions, engine state and a new version of
-the state, all of it or nothing.
+Comes in: a task's work since its last commit. Goes out: outputs, positions, engine state and a new version of the
+state, all of it or nothing.
 
 1. Changelog: append the delta from the last version to a new one, durably. It counts only once a commit names it. A
    changelog in topics of the log appends nothing here: its records are outputs of step 2.
@@ -189,7 +189,7 @@ class TaskCommits:
         return pending.commit
 
     def settle(self, adopted: Commit) -> None:
-        """Go on from `adopted`, the last commit as it suits the program's stores.
+        """Continue from `adopted`, the last commit adapted to the program's stores.
 
         If its version is of an earlier layout, commit one of the present layout, in the same three steps. Call it
         before the stores are used.

@@ -17,7 +17,7 @@ _STILL_LOOKS, _STILL_MS = 10, 60_000
 
 
 def in_front(upstream: Mapping[int, Collection[int]]) -> Mapping[int, frozenset[int]]:
-    """Return, by sub-topology, those of `upstream` that are in front of it and do not read what it writes.
+    """Return, by sub-topology, its upstream sub-topologies that do not read its own outputs.
 
     One that is no key of `upstream` has no tasks, as with a pattern that no topic matches: it is in front of nobody.
     """
@@ -102,7 +102,7 @@ class _Mark:
     def stands_still(self, at: Sequence[int], clock_ms: int) -> bool:
         """Return whether the positions have not moved towards the ends for long, by a clock that may be set back.
 
-        That they move on behind the ends does not count: then only what was due has not been called.
+        That they move on behind the ends does not count: then only due calls have not been made.
         """
         at = [*map(min, at, self.ends)]
         if at != self._at or clock_ms < self._since:

@@ -318,7 +318,7 @@ class LoggedTask(TaskRunner):
             self._opening_seconds += self._phases.now() - began
 
     def restore_ahead(self) -> None:
-        """Do what `restore` does, in a thread beside the one that runs the task.
+        """Do as `restore`, in a thread beside the task's.
 
         The next opening raises its error, so that it ends as that of an opening does.
         """

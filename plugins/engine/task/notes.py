@@ -39,8 +39,8 @@ class Note(Generic[Value]):
     def write(self, application_id: str, log: Log | Lease, value: Value) -> None:
         """Write a value; durable when it returns.
 
-        With a lease it raises FencedError where that was lost: a process that was frozen must not change what its
-        successor goes by.
+        With a lease it raises FencedError where that was lost: a process that was frozen must not change its
+        successor's notes.
         """
         log.put_meta(application_id + self.suffix, self.name, self.encode(value))
 

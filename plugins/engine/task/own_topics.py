@@ -110,7 +110,7 @@ class PauseWatch:
 
 
 def _pause(value: bytes | None) -> Pause | None:
-    """Return a request; None for one that this version of penstock does not know."""
+    """Return a request; None for an unknown form of a later version."""
     try:
         data = json.loads(value or b"")
         return Pause(int(data["from_ms"]), int(data["until_ms"]))

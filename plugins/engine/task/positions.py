@@ -117,8 +117,8 @@ class InputPartitions:
     def moved_to_new_topics(self, commit: Commit) -> Commit:
         """Return a commit with other positions in topics that were made again since, as `offset_out_of_range` says.
 
-        Most logs delete the positions with the topic. Raises OffsetOutOfRangeError for one that is still there, also in
-        an internal topic: what is missing there is missing in the state.
+        Most logs delete the positions with the topic. Raises OffsetOutOfRangeError if the position is still there, also
+        in an internal topic: records missing there are missing in the state.
         """
         again = topic_ids.replaced(commit.engine_state, self.topic_ids)
         policy = self._settings.offset_out_of_range
@@ -162,7 +162,7 @@ class InputPartitions:
     # ------------------------------------------------------------------ records
 
     def fetch(self, task: Task, want: Want, version: str) -> Sequence[RecordBatch]:
-        """Return the next records of what a task wants; at least one batch, which may only move the position.
+        """Return the next records for a task's wants; at least one batch, which may only move the position.
 
         `version` is that of the task's last commit. Raises OffsetOutOfRangeError.
         """

@@ -27,7 +27,7 @@ _log = logging.getLogger("penstock.state")
 
 
 def tune_garbage_collector() -> None:
-    """Tune this process's garbage collector for a worker: collect rarely, and skip what importing has allocated.
+    """Tune this process's garbage collector for a worker: collect rarely, and skip objects allocated by imports.
 
     Records are allocated and freed by the million and never form cycles. With Python's defaults a third of the time
     goes into scanning them.
@@ -39,7 +39,7 @@ def tune_garbage_collector() -> None:
 
 
 def tune_garbage_collector_to_answer() -> None:
-    """Tune this process's garbage collector for a server: skip what importing has allocated, and collect often.
+    """Tune this process's garbage collector for a server: skip objects allocated by imports, and collect often.
 
     Clients wait meanwhile, some 0.7 microseconds for each object that is garbage.
     """
@@ -81,7 +81,7 @@ class ProcessResources:
         self.world.sleep(delay_ms / 1000)
 
     def check_epoch(self, application: Application, log: Log, task_id: str) -> None:
-        """Raise FencedError if the application's epoch is another one now. Call it with the fence of the task."""
+        """Raise FencedError if the application's epoch has changed. Call it with the fence of the task."""
         self._epochs.setdefault(application.id, EpochCheck()).check(application, log, task_id)
 
     def task_directory(self, application: Application, task_id: str) -> Path:

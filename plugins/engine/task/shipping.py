@@ -36,7 +36,7 @@ _imported: tuple[object, ...] = ()
 _own: list[ModuleType] = []
 """The modules that were imported when something was packed last, and the own ones of them."""
 _IS_SENT = "__penstock_sent__"
-"""The name by which `pack` marks the globals of functions that are those of a module."""
+"""The name by which `pack` marks functions whose globals are their module's."""
 
 
 def pack(cargo: Any) -> bytes:
@@ -137,7 +137,7 @@ def check_packages(packages: tuple[tuple[str, str], ...], machine: str) -> None:
 
 
 def _pickled(cargo: Any) -> bytes:
-    """Return the pickle, and behind it, by module, what `Arrived` makes the user's own modules of."""
+    """Return the pickle, followed by the content of the user's own modules for `Arrived`, by module."""
     own: dict[str, ModuleType] = {each.__name__: each for each in [*_own_modules(), sys.modules["__main__"]]}
     file = BytesIO()
     pickler = _pickler_class()(file, own)
@@ -356,7 +356,7 @@ class SentModule(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Return a submodule, or what the file has and was not sent; raise AttributeError for what is nowhere."""
+        """Return a submodule, or what the file has and was not sent; raise AttributeError for an unknown name."""
         below = sys.modules.get(f"{self.__name__}.{name}")
         if below is not None:
             return below
@@ -369,7 +369,7 @@ class SentModule(ModuleType):
         )
 
     def _others(self) -> dict[str, Any]:
-        """Return what the module's file makes, in which the classes and functions that were sent are the sent ones."""
+        """Return the module made by its file, with sent classes and functions in place of the file's."""
         others: dict[str, Any] | None = self.__dict__.get("__penstock_others__")
         if others is None:
             others = self.__dict__["__penstock_others__"] = {}
@@ -434,7 +434,7 @@ class Arrived:
         return found
 
     def _made_by(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` of cloudpickle, or what does its work here."""
+        """Return `function` of cloudpickle, or its replacement here."""
         name = function.__name__
         if name == "dynamic_subimport":
             return self._make_module
@@ -475,7 +475,7 @@ def unpack(packed: bytes) -> Any:
 
 
 def is_sent(kind: type) -> bool:
-    """Return whether a class came along with what was unpacked: other processes may not find it by its name."""
+    """Return whether a class came along with an unpacked cargo: other processes may not find it by its name."""
     return isinstance(sys.modules.get(kind.__module__), SentModule)
 
 

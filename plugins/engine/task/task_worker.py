@@ -145,7 +145,7 @@ class TaskWorker(LoggedTask):
     def _process_all(
         self, task: Task, state: TaskState, committer: TaskCommitter, commits: TaskCommits, until: float
     ) -> None:
-        """Process what was planned, and commit on the way where a limit says so; after `until` fetch no more."""
+        """Process the planned records, and commit on the way at limits; after `until` fetch no more."""
         phases, is_over = self._phases, False
         began = last_commit = phases.now()
         interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000

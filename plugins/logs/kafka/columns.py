@@ -34,7 +34,7 @@ _milliseconds = itemgetter(1)  # of a message's timestamp, behind its kind
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ReaderEvent:
     """An error of a partition, or its end at `offset`. An error of no partition has an empty topic."""
 
     partition: TopicPartition
@@ -47,7 +47,7 @@ class Taken:
     """Messages taken from librdkafka: records of each partition in offset order, and reported errors and ends."""
 
     batches: list[RecordBatch]
-    events: list[Event]
+    events: list[ReaderEvent]
 
     def __len__(self) -> int:
         return sum(map(len, self.batches)) + len(self.events)
@@ -80,7 +80,7 @@ class MessageReader(Reader):
 
     def take(self, most: int, seconds: float, topics: Collection[str]) -> Taken:
         messages = self.consume(most, seconds)
-        events: list[Event] = []
+        events: list[ReaderEvent] = []
         if any(map(Message.error, messages)):
             events = [_event(message) for message in messages if message.error() is not None]
             messages = [message for message in messages if message.error() is None]
@@ -88,7 +88,7 @@ class MessageReader(Reader):
 
 
 class ColumnReader(Reader):
-    """Takes columns from librdkafka, and calls `error_cb` and `logger` with what confluent-kafka would call them."""
+    """Takes columns from librdkafka, and calls `error_cb` and `logger` with confluent-kafka's arguments."""
 
     def __init__(self, properties: Mapping[str, Any], *, logger: Logger) -> None:
         self._handle = _module.expect()
@@ -112,16 +112,16 @@ class ColumnReader(Reader):
         return Taken(
             [RecordBatch(*batch) for batch in batches],
             [
-                Event(TopicPartition(topic, max(0, partition)), max(0, offset), KafkaError(code, text))
+                ReaderEvent(TopicPartition(topic, max(0, partition)), max(0, offset), KafkaError(code, text))
                 for topic, partition, offset, code, text in events
             ],
         )
 
 
-def _event(message: Message) -> Event:
+def _event(message: Message) -> ReaderEvent:
     error = message.error()
     assert error is not None
-    return Event(TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0, error)
+    return ReaderEvent(TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0, error)
 
 
 def _by_partition(
@@ -190,7 +190,7 @@ PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """The errors of records that were given up because of another record, or of the transaction."""
 
 
-class Failure(NamedTuple):
+class DeliveryFailure(NamedTuple):
     """A record that was not delivered, with the bytes of its key and value."""
 
     topic: str
@@ -198,10 +198,10 @@ class Failure(NamedTuple):
     bytes: int
 
 
-class Failures(Protocol):
+class DeliveryFailures(Protocol):
     """The records that a producer did not deliver."""
 
-    def first(self) -> Failure | None:
+    def first(self) -> DeliveryFailure | None:
         """Return the first failure; a refused record takes precedence over records that were given up."""
         ...
 
@@ -211,16 +211,17 @@ class Failures(Protocol):
 
 
 class QueueingProducer(Producer):
-    """A producer that takes records by column. `failures` are of what it did not deliver, as of the last poll."""
+    """A producer that takes records by column. `failures` are its undelivered records, as of the last poll."""
 
-    failures: Failures
+    failures: DeliveryFailures
 
     @abstractmethod
     def queue(self, batch: OutputBatch, start: int, stop: int) -> None:
         """Queue the records `start` to `stop` of a batch without `hashed`.
 
-        Raises BufferError when the queue is full, KafkaException when librdkafka refuses a record, and TypeError for
-        what is not bytes. The traceback keeps no reference to this producer: somebody may keep the exception.
+        Raises BufferError when the queue is full, KafkaException when librdkafka refuses a record, and TypeError for a
+        key or value that is not bytes. The traceback keeps no reference to this producer: somebody may keep the
+        exception.
         """
 
 
@@ -228,17 +229,17 @@ class _Reported:
     """The failures in confluent-kafka's reports of deliveries."""
 
     def __init__(self) -> None:
-        self._first: Failure | None = None
+        self._first: DeliveryFailure | None = None
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
         """Handle the delivery report of one record."""
         first = self._first
         if error is not None and (first is None or (first.error.code() in PURGED and error.code() not in PURGED)):
-            self._first = Failure(
+            self._first = DeliveryFailure(
                 message.topic() or "?", error, len(message.key() or b"") + len(message.value() or b"")
             )
 
-    def first(self) -> Failure | None:
+    def first(self) -> DeliveryFailure | None:
         return self._first
 
     def forget(self) -> None:
@@ -288,11 +289,11 @@ class _Acknowledged:
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def first(self) -> Failure | None:
+    def first(self) -> DeliveryFailure | None:
         if (failure := self._handle.failure()) is None:
             return None
         topic, code, size = failure
-        return Failure(topic, KafkaError(code), size)
+        return DeliveryFailure(topic, KafkaError(code), size)
 
     def forget(self) -> None:
         self._handle.forget_failure()

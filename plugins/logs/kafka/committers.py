@@ -301,8 +301,8 @@ class KafkaCommitter(TaskCommitter):
     def _wait_until_listed(self) -> None:
         """Wait until a task's first commit is readable, some milliseconds after the transaction's end.
 
-        Until then, a list of the group's positions lacks it, even one that waits for open transactions: such a list
-        waits for those of listed positions only. A reset fences the tasks that it finds in that list.
+        Until then, a list of the group's positions lacks it, even if the request waits for open transactions: it waits
+        for transactions of listed positions only. A reset fences the tasks that it finds in that list.
         """
         try:
             self._read()

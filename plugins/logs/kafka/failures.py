@@ -200,7 +200,7 @@ def as_config_error(error: BaseException, where: str) -> ConfigError | None:
     return ConfigError(f"{where}: the client settings are refused: {text}")
 
 
-class Client(Protocol):
+class KafkaClient(Protocol):
     """A client of confluent-kafka."""
 
     def poll(self, timeout: float, /) -> object:
@@ -230,11 +230,11 @@ class Patience:
     def _recent_connection_error(self) -> KafkaError | None:
         return self._connection_error if time.monotonic() - self._connection_failed_at < _RECENT_SECONDS else None
 
-    def call(self, doing: str, call: Callable[[float], T], client: Client | None = None, first: float = 1.0) -> T:
+    def call(self, doing: str, call: Callable[[float], T], client: KafkaClient | None = None, first: float = 1.0) -> T:
         """Return `call(seconds)`, tried again after retriable errors. Raises LogError when `timeout_s` is over.
 
-        Raises KafkaException for other errors. `seconds`: how long one try may take; `first`: the same for the first
-        try. `client`: polled for the errors of its connections.
+        Raises KafkaException for other errors. `seconds`: the maximum duration of a try; `first`: the same for the
+        first try. `client`: polled for the errors of its connections.
         """
         began = time.monotonic()
         deadline, said_at, most, wait = began + self.timeout_s, 0.0, first, _FIRST_WAIT

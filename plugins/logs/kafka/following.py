@@ -13,10 +13,10 @@ from penstock import LogError, RecordBatch, TopicPartition
 from penstock.log.follower import Follower
 
 from .clients import Clients
-from .columns import Event, Reader, Taken, cut
+from .columns import Reader, ReaderEvent, Taken, cut
 from .failures import error_of, is_retriable, is_unknown_topic
 from .reading import MESSAGES, READER_GROUP, introduce, out_of_range, size_of
-from .topics import Topics
+from .topics import KafkaTopics
 
 _CONSUMER = {
     "fetch.min.bytes": 1,
@@ -37,12 +37,12 @@ class KafkaFollower(Follower):
     A consumer gets a partition at most once: what it still reports from before would skip records. A partition that is
     added again is read with a new consumer, and so are all others, from where they are.
 
-    A pause keeps what is read, and stops fetching only when that is much: librdkafka throws away what it has
-    prefetched of a partition that it pauses.
+    A pause stores read records, and stops fetching only when they are many: librdkafka drops the prefetched records of
+    a partition that it pauses.
     """
 
     def __init__(
-        self, clients: Clients, topics: Topics, out_of_range_error: Callable[[TopicPartition, int], LogError]
+        self, clients: Clients, topics: KafkaTopics, out_of_range_error: Callable[[TopicPartition, int], LogError]
     ) -> None:
         self._clients = clients
         self._topics = topics
@@ -276,7 +276,7 @@ class KafkaFollower(Follower):
             self._consumer.pause([KafkaPartition(*partition)])
             self._stopped.add(partition)
 
-    def _take_event(self, event: Event, found: list[RecordBatch]) -> None:
+    def _take_event(self, event: ReaderEvent, found: list[RecordBatch]) -> None:
         error, partition = event.error, event.partition
         if is_retriable(error):
             return

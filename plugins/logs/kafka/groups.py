@@ -26,7 +26,7 @@ _RENEWALS = 4
 """How often a commit is repeated in the time for which brokers keep it."""
 
 
-class Groups:
+class ConsumerGroups:
     """The consumer groups of one cluster. Thread-safe. Every method raises LogError when a request fails."""
 
     def __init__(self, clients: Clients) -> None:
@@ -100,10 +100,7 @@ def renewal_seconds(clients: Clients) -> float:
 
 
 def retention_seconds(clients: Clients) -> float | None:
-    """Return how long after a commit brokers forget the offsets of a group without members; None if they do not say.
-
-    Raises LogError when no broker answers.
-    """
+    """Return the seconds until brokers forget a commit of a group without members; None if they do not say."""
     doing = f"reading the brokers' {_RETENTION}"
     broker = str(min(clients.admin.list_topics(doing).brokers))
     try:

@@ -30,12 +30,12 @@ from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
 from .copies import missing, with_copies
 from .failures import is_retriable, is_unknown_topic
 from .following import KafkaFollower
-from .groups import Groups, renewal_seconds, retention_seconds
+from .groups import ConsumerGroups, renewal_seconds, retention_seconds
 from .notes import Notes
 from .positions import committed_at, from_kafka, plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
 from .reading import CONSUMER_FILES, Readers, out_of_range
-from .topics import SETTLE_SECONDS, Topics
+from .topics import SETTLE_SECONDS, KafkaTopics
 from .transactions import Transactions, transactional_id
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
@@ -67,8 +67,8 @@ class KafkaLog(Log):
             )
         self._committer = committer
         self._patience = self._clients.patience
-        self._topics = Topics(self._clients)
-        self._groups = Groups(self._clients)
+        self._topics = KafkaTopics(self._clients)
+        self._groups = ConsumerGroups(self._clients)
         self._notes = Notes(self._clients, self._topics, self._group)
         self._readers = Readers(self._clients)
         self._lock = threading.Lock()
@@ -349,7 +349,7 @@ class KafkaLog(Log):
     def _with_copies(
         self, application_id: str, found: list[KafkaPartition], ask: Callable[[], list[KafkaPartition]]
     ) -> list[KafkaPartition]:
-        """Return a group's positions, with copies of those that it lacks; `ask` reads the positions again."""
+        """Return a group's positions, with copies of missing ones; `ask` reads the positions again."""
         if not (gone := missing(found)):
             return found
         copies, was_removed = self._notes.copies(application_id).of(gone)

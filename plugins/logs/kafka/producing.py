@@ -73,7 +73,7 @@ def _is_empty(producer: Producer, seconds: float) -> bool:
 
 
 _CHUNK = 5_000
-"""Records between two checks of how much is in flight."""
+"""Records between two checks of the amount in flight."""
 _MOST_IN_FLIGHT_BYTES = 32 * 1024 * 1024
 _MOST_IN_FLIGHT = 400_000
 _SAMPLED = 32
@@ -98,7 +98,7 @@ class Outbox:
         self._partitions = partitions
         self._checked: dict[str, int] = {}
         self._anywhere: dict[tuple[str, int], Iterator[int]] = {}
-        """By topic and its number of partitions: where the next records go that any partition may have."""
+        """By topic and its number of partitions: the partitions of the next records without a fixed one."""
         self.is_over = False
         self._producer = clients.producer(properties)
         self._failures = self._producer.failures

@@ -49,7 +49,7 @@ class PartitionReader:
         self.topics = topics | {partition.topic}
         """All topics that the consumer has or had; `topics` are the ones it had before."""
         self.next = offset
-        """Where the last fetch ended, and the next one begins."""
+        """The offset at which the last fetch ended, and the next one begins."""
         self._clients = clients
         self._consumer = consumer
         self._kept: list[RecordBatch] = []  # records after `next`
@@ -156,7 +156,7 @@ def introduce(consumer: Consumer, topics: Iterable[str]) -> None:
 
 
 def size_of(batch: RecordBatch) -> int:
-    """Return about how many bytes a batch has, estimated from a sample."""
+    """Return about the bytes of a batch, estimated from a sample."""
     return about_bytes(batch.keys, _SAMPLED) + about_bytes(batch.values, _SAMPLED) + 8 * len(batch.keys)
 
 

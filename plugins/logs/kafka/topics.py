@@ -123,7 +123,7 @@ NOTES_SUFFIX = "-penstock-notes"
 """The end of the name of the topic that keeps an application's notes and its lease."""
 
 
-class Topics:
+class KafkaTopics:
     """The topics of one cluster. Thread-safe."""
 
     def __init__(self, clients: Clients) -> None:
@@ -140,7 +140,7 @@ class Topics:
     # ------------------------------------------------------------------ what there is
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """Return all topics but Kafka's own and those for notes; their settings are requested on first access."""
+        """Return all topics but Kafka's own and the topics of notes; their settings are requested on first access."""
         counts = self.counts(fresh=True)
         settings = cache(partial(self.settings, list(counts)))
         owners = self._owners(counts)
@@ -168,7 +168,7 @@ class Topics:
         )
 
     def ids(self, names: Collection[str]) -> dict[str, str]:
-        """Return the ids of those topics that exist; brokers before 2.8 have none."""
+        """Return the ids of existing topics; brokers before 2.8 have none."""
         if not names:
             return {}
         doing = "asking for the ids of topics"
@@ -344,7 +344,7 @@ class Topics:
         return self.offsets(partitions, _LATEST, _level(stable))
 
     def known_end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
-        """Return the end offsets of those partitions that have a leader. Raises LogError if one does not answer."""
+        """Return the end offsets of partitions with a leader. Raises LogError if one does not answer."""
         led = self._led({partition.topic for partition in partitions})
         asked = {KafkaPartition(*partition): _LATEST for partition in partitions if partition in led}
         if not asked:

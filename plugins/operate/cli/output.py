@@ -158,7 +158,7 @@ def count(number: float, one: str = "record", many: str | None = None) -> str:
     return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
-class Meter:
+class ProgressMeter:
     """Shows progress on stderr: on a terminal a bar with records/s and lag, elsewhere a plain line now and then.
 
     A context manager. `update` counts `done` up to `total` (None: unknown). `quiet` shows nothing; `say` prints a line.
@@ -183,7 +183,7 @@ class Meter:
         self._bar: Progress | None = None
         self.records = 0
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> ProgressMeter:
         if not self._quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

@@ -15,7 +15,7 @@ from .command import verb
 from .failures import INTERRUPTED, StartRefusedError, ended_by_sigterm
 from .log_lines import TEXT, cli_log, log_format_option, log_lines
 from .options import application_options, find_application
-from .output import Meter, count, note, print_json
+from .output import ProgressMeter, count, note, print_json
 
 if TYPE_CHECKING:
     from penstock.plugins.engine.run.progress import RunProgress, RunSummary
@@ -134,7 +134,7 @@ def run(
     say = note if log_format == TEXT else cli_log.info
     # The runner handles signals once it runs. Until then a SIGTERM must release the lease.
     with ended_by_sigterm(), log_lines(log_level or ("warning" if quiet else "info"), log_format, application.id):
-        with Meter(f"running {application.id}", quiet=quiet, say=say) as meter:
+        with ProgressMeter(f"running {application.id}", quiet=quiet, say=say) as meter:
             meter.say(f"starting {found.title}")
             has_begun = threading.Event()
             order = RunOrder(
@@ -163,7 +163,7 @@ def _check_interval(trigger: str) -> None:
         ) from None
 
 
-def _show(meter: Meter, progress: RunProgress, trigger: str) -> None:
+def _show(meter: ProgressMeter, progress: RunProgress, trigger: str) -> None:
     """Show the progress of a run. Only one that drains its topics has a total."""
     draining = trigger == AVAILABLE_NOW
     meter.update(

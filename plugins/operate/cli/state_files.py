@@ -212,7 +212,7 @@ class StoreReading(ABC):
             raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
 
     def _division(self, key_tasks: KeyTasks) -> int:
-        """Return among how many tasks the keys of the store are divided."""
+        """Return the number of tasks that share the keys of the store."""
         return self._count
 
     @abstractmethod

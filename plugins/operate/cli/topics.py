@@ -30,7 +30,17 @@ from penstock.support.names import did_you_mean
 from .command import Group, options, separator_option, verb
 from .failures import ended_by_sigterm
 from .options import by_name, find_settings, log_options, name_and_value, open_log
-from .output import Meter, count, data_output, note, print_json, print_rows, print_table, print_text, reader_may_leave
+from .output import (
+    ProgressMeter,
+    count,
+    data_output,
+    note,
+    print_json,
+    print_rows,
+    print_table,
+    print_text,
+    reader_may_leave,
+)
 
 if TYPE_CHECKING:
     from .text import LineReader
@@ -401,7 +411,7 @@ def produce(
         partitions = topic_info(log, topic).partitions
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
         reader = LineReader(topic, partitions, keys, values, **given)
-        with Meter(f"producing {topic}", _size(source), quiet=quiet) as meter:
+        with ProgressMeter(f"producing {topic}", _size(source), quiet=quiet) as meter:
             records = _copy(source, reader, log, meter)
     if as_json:
         print_json({"topic": topic, "records": records, "seconds": round(meter.seconds, 3)})
@@ -411,7 +421,7 @@ def produce(
         )
 
 
-def _copy(source: IO[bytes], reader: LineReader, log: Log, meter: Meter) -> int:
+def _copy(source: IO[bytes], reader: LineReader, log: Log, meter: ProgressMeter) -> int:
     records, done = 0, 0
     for piece in _pieces(source):
         first = reader.line + 1

@@ -1,4 +1,4 @@
-"""The verb `visit`: has a processor's visitor called with every key of its store, and shows how far visits are."""
+"""The verb `visit`: has a processor's visitor called with every key of its store, and shows the progress of visits."""
 
 from __future__ import annotations
 

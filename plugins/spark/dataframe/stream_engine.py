@@ -23,12 +23,12 @@ from penstock import (
     TopicPartition,
     duration_ms,
 )
-from penstock.plugins.engine.host.client import Client
+from penstock.plugins.engine.host.client import HostClient
 from penstock.plugins.engine.host.executor_identity import executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_stderr
 from penstock.plugins.engine.host.reports import Observed
 from penstock.plugins.engine.host.slot_engine import Cargo as HostCargo
-from penstock.plugins.engine.host.slot_engine import Engine, HostInfo
+from penstock.plugins.engine.host.slot_engine import HostEngine, HostInfo
 from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
 from penstock.plugins.engine.task.local_state.task_state import TaskState
 from penstock.plugins.engine.task.locations import open_deltas
@@ -291,7 +291,7 @@ Chunks = dict[str, list[bytes]]
 
 
 @dataclass(frozen=True)
-class Cargo(HostCargo):
+class StreamCargo(HostCargo):
     """The cargo of a query's hosts: the application, and its tasks by group key, with the partitions of each.
 
     `kept`: number of past batches that Spark may still roll back to. `has_timeouts`: Spark also calls tasks that have
@@ -359,7 +359,7 @@ class StreamFunction(WorkerFunction):
             with suppress(ConfigError):  # the call raises it
                 self._client().begin("first")
 
-    def _client(self) -> Client:
+    def _client(self) -> HostClient:
         stream, partition = _stream()
         return self.hosts.client(partition % (self.slots or os.cpu_count() or 1), executor_identity(), stream)
 
@@ -400,7 +400,7 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
     chunks: Chunks = {}
     _collect(frame, chunks)
     arrived = Arrived(packed)
-    cargo: Cargo = arrived.cargo
+    cargo: StreamCargo = arrived.cargo
     # A worker of Spark runs other programs, too.
     with arrived.in_place(), TemporaryDirectory("once") as directory, log_to_stderr(cargo.log_level) as logs:
         application = cargo.application.with_settings(
@@ -415,7 +415,7 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
             task.close()
 
 
-def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
+def _as_chunks(outcome: Outcome, cargo: StreamCargo) -> Outcome:
     """Return an outcome with chunks in place of outputs."""
     return replace(outcome, outputs=[], chunks=packed(outcome.outputs, cargo.typed.columns))
 
@@ -491,10 +491,10 @@ def _release_memory() -> None:
     pyarrow.default_memory_pool().release_unused()
 
 
-class StreamEngine(Engine):
+class StreamEngine(HostEngine):
     """The tasks of a query's operator that Spark has sent to this host, by their group keys."""
 
-    def __init__(self, cargo: Cargo, host: HostInfo) -> None:
+    def __init__(self, cargo: StreamCargo, host: HostInfo) -> None:
         use_system_allocator()
         self._cargo = cargo
         self._stream = host.scope

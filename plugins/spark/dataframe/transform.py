@@ -35,7 +35,7 @@ from .records import (
     ordered_topics,
 )
 from .spark_types import column_of, type_of
-from .stream_engine import Cargo, StreamFunction, once_function
+from .stream_engine import StreamCargo, StreamFunction, once_function
 from .typed_serdes import TopicPart, TypedTopics
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def local_directory(settings: Settings, master: str) -> str | None:
     )
 
 
-def _streamed(chunks: GroupedData, application: Application, cargo: Cargo, session: SparkSession) -> DataFrame:
+def _streamed(chunks: GroupedData, application: Application, cargo: StreamCargo, session: SparkSession) -> DataFrame:
     _advise(application, int(session.conf.get("spark.sql.shuffle.partitions", "200")), len(cargo.tasks))  # type: ignore[arg-type]
     family = digest_of(session.sparkContext.applicationId, application.id)
     hosts = HostCaller(pack(cargo), family, f"application {application.id!r}")
@@ -200,9 +200,9 @@ def _cargo(
     wall_clock: bool,
     order: SourceOrder,
     typed: TypedTopics,
-) -> Cargo:
+) -> StreamCargo:
     batches = int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100"))  # type: ignore[arg-type]
-    return Cargo(
+    return StreamCargo(
         # Workers have working directories of their own, and no client of a log: what may be secret stays here. All rows
         # of a batch are at hand, so the oldest of all topics comes first whatever the application says about waiting.
         application.with_settings(

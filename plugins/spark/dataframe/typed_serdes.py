@@ -1,6 +1,6 @@
 """What stands for a topic's serdes where columns are typed: values pass as columns, and not as bytes.
 
-A typed input is a `ValueColumn`, which `ColumnReader` reads; a typed output is a tuple of one, which `ColumnWriter`
+A typed input is a `ValueColumn`, which `ColumnSerde` reads; a typed output is a tuple of one, which `ColumnWriter`
 makes. What is no tuple in the outputs of a typed topic is bytes: a dead letter.
 """
 
@@ -157,7 +157,7 @@ class ValueColumn(Sequence[bytes | None]):
         return cell
 
 
-class ColumnReader(Serde[Any]):
+class ColumnSerde(Serde[Any]):
     """In place of a source's value serde."""
 
     def __init__(self, part: TopicPart) -> None:
@@ -235,7 +235,7 @@ class TypedTopics:
     def source(self, node: SourceNode, topic: str) -> SourceNode:
         """Return a source as it reads a topic."""
         part = self.sources.get(topic)
-        return node if part is None else replace(node, value_serde=ColumnReader(part))
+        return node if part is None else replace(node, value_serde=ColumnSerde(part))
 
     @property
     def replaced_serdes(self) -> set[tuple[str, str, str]]:

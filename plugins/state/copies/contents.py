@@ -489,7 +489,7 @@ class KeyTasks:
         return all(source.only_compute for source in self._sources)
 
     def count(self, tasks: Collection[Collection[TopicPartition]]) -> int:
-        """Return among how many tasks keys are divided: how many partitions the topics have.
+        """Return the number of tasks that share the keys: the number of partitions of the topics.
 
         `tasks`: the partitions that each task of the sub-topology reads. Other topics of it may have more.
         """

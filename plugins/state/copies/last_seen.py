@@ -35,7 +35,7 @@ class LastSeen:
         return commit
 
     def seconds_ago(self, version: str) -> float | None:
-        """Return how many seconds ago a version was certainly the last one; None if that was never seen.
+        """Return the seconds since a version was certainly the last one; None if that was never seen.
 
         The stopwatch stops while the machine is suspended, and the clock may be set back: the longer time counts.
         """

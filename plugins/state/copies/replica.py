@@ -139,7 +139,7 @@ class Replica:
         return ((store, key, value) for store in sorted(self.layout) for key, value in self.backend(store).range(store))
 
     def behind(self) -> int:
-        """Return how many versions the task's last commit is ahead: 0 if none, and before the task's first commit."""
+        """Return the lag behind the task's last commit, in versions: 0 if none, and before the first commit."""
         last, version = self._last_commit(), self.version
         if last is None:
             return 0

@@ -249,7 +249,7 @@ class _Copy:
         return 0 if self._replica is None else self._replica.opening.steps
 
     def say_slow(self, now: float) -> None:
-        """Log once what the copy waits for, while it is brought on and no portion arrives; any thread may call it."""
+        """Log once the reason of a copy's wait, while it is updated and no portion arrives; any thread may call it."""
         moved = self._moved
         if moved is None:
             return

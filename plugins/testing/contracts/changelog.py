@@ -483,7 +483,7 @@ class _History(RuleBasedStateMachine):
     @precondition(lambda self: self._chain)
     @rule(back=st.integers(0, 3) | st.just(0), twice=st.booleans(), current=st.booleans() | st.just(True))
     def clean(self, back: int, twice: bool, current: bool) -> None:
-        """Also for a version that is not the newest: a frozen process cleans after its successor's commits."""
+        """Clean, also for an older version: a frozen process cleans after its successor's commits."""
         place = max(0, len(self._chain) - 1 - back)
         clean(self._log, self._chain[place], lambda: current, days=(1, 2) if twice else (1,))
         if current:

@@ -21,9 +21,9 @@ from penstock.store import Changes
 
 from .changelog_tests import ChangelogTests, append_each, clean, commit_of, entries_of, filled, restored, size_of
 from .child import (
+    CallStep,
     Race,
     Side,
-    Step,
     act_as,
     answer,
     call_until_killed,
@@ -50,7 +50,7 @@ def change_until_killed(
     location: str,
     last: str | None,
     calls: Sequence[Call],
-    place: Step | None,
+    place: CallStep | None,
 ) -> None:
     """Open the task as the engine does, make the calls, and kill this process at a step of the last one."""
     log = opener(location, "application", "0_0")
@@ -185,14 +185,14 @@ class RaceTests(ChangelogTests):
 
 
 _FLIPS = 40
-"""In how many places a file is damaged."""
+"""Number of places at which a file is damaged."""
 
 
 class DamageTests(ChangelogTests):
     """What was appended is there after any crash, and damage is an error, never another state."""
 
     kills: ClassVar[int] = 60
-    """In how many places of a call a process is killed, at most."""
+    """Maximum number of places in a call at which a process is killed."""
 
     @pytest.mark.parametrize("action", ["append", "first append", "snapshot", "clean", "destroy"])
     def test_a_process_killed_while_it_changes_the_changelog(self, tmp_path: Path, action: str) -> None:
@@ -264,7 +264,7 @@ class DamageTests(ChangelogTests):
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks for open files where Linux lists them")
     @pytest.mark.parametrize("damage", ["cut", "longer", "lost"])
     def test_a_file_is_not_as_it_was_left(self, tmp_path: Path, damage: str) -> None:
-        """By a disk that was full, or an operator: an append to it is restored, or raises ChangelogError."""
+        """A full disk, or an operator, has changed a file: an append to it is restored, or raises ChangelogError."""
         if self.in_one_process:
             pytest.skip("this changelog keeps no files here")
         number, files = 0, [tmp_path]
@@ -384,7 +384,7 @@ class _Killing:
         self._last: str | None = None
         self._number = 0
 
-    def kill(self, place: Step | None) -> list[Step]:
+    def kill(self, place: CallStep | None) -> list[CallStep]:
         """Let a process append, and kill it at a step of the action that follows; return its steps if it survives."""
         appends = [] if self._action == "first append" else [self._append(self._last)]
         last = appends[-1][1][2] if appends else None

@@ -1,4 +1,4 @@
-"""The settings of `ChangelogContract`, and its parts about what a changelog keeps and what is around it."""
+"""The settings of `ChangelogContract`, and its parts about a changelog's content and surroundings."""
 
 from __future__ import annotations
 

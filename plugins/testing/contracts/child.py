@@ -211,7 +211,7 @@ def outcome_of(act: Callable[[], Any], *known: type[Exception], done: str = "", 
         return f"{name or type(error).__name__}: {error}" if with_message or name is None else name
 
 
-class Step(NamedTuple):
+class CallStep(NamedTuple):
     """A call of a function that is written in C, and which of the calls in that place it is."""
 
     file: str
@@ -225,17 +225,16 @@ class Step(NamedTuple):
         return f"{self.called} (in {self.code}, {os.path.basename(self.file)}:{self.line}, call {self.time})"
 
 
-def act_until_killed(connection: Connection, act: Callable[[], object], place: Step | None) -> None:
-    """In a child: act, and kill this process before a step of that; if it survives, send the steps to kill others at.
-
-    In a loop, the first and the last time, and one between, are enough.
-    """
+def act_until_killed(connection: Connection, act: Callable[[], object], place: CallStep | None) -> None:
+    """In a child: act, and kill this process before the step `place`; if it survives, send further steps."""
     times = act_in_steps(act, [] if place is None else [place], lambda: os.kill(os.getpid(), signal.SIGKILL))
-    connection.send([Step(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})])
+    connection.send(
+        [CallStep(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})]
+    )
 
 
 def call_until_killed(
-    connection: Connection, target: Any, calls: Sequence[tuple[str, Sequence[Any]]], place: Step | None
+    connection: Connection, target: Any, calls: Sequence[tuple[str, Sequence[Any]]], place: CallStep | None
 ) -> None:
     """In a child: call methods of an object, send "ready" before the last call, and kill this process at its step."""
     *before, (last, arguments) = calls
@@ -246,7 +245,10 @@ def call_until_killed(
 
 
 def act_in_steps(
-    act: Callable[[], object], places: Sequence[Step], stop: Callable[[], object], made: list[Step] | None = None
+    act: Callable[[], object],
+    places: Sequence[CallStep],
+    stop: Callable[[], object],
+    made: list[CallStep] | None = None,
 ) -> dict[tuple[str, int, str, int, str], int]:
     """Act, and call `stop` before some steps; return the steps without their times, and how often each was made.
 
@@ -263,7 +265,7 @@ def act_in_steps(
         call = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti, called.__qualname__
         times[call] = times.get(call, 0) + 1
         if made is not None:
-            made.append(Step(*call, times[call]))
+            made.append(CallStep(*call, times[call]))
         if stops and (*call, times[call]) in stops:
             stop()
 
@@ -279,7 +281,7 @@ _IN_MEMORY = (str, bytes, bytearray, memoryview, int, float, list, tuple, dict, 
 _HARMLESS = {each for each in vars(builtins).values() if isinstance(each, BuiltinFunctionType)} - {open}
 
 
-def places_in(connection: Connection, place: Step | None, action: str) -> list[Step]:
+def places_in(connection: Connection, place: CallStep | None, action: str) -> list[CallStep]:
     """Return the steps of the child's action at which to kill others; none if it was killed at `place`."""
     try:
         return list(answer(connection))
@@ -288,7 +290,7 @@ def places_in(connection: Connection, place: Step | None, action: str) -> list[S
         return []
 
 
-def chosen(places: Sequence[Step], most: int) -> list[Step]:
+def chosen(places: Sequence[CallStep], most: int) -> list[CallStep]:
     """Return about `most` of the places, the last ones first: half of them the last, half spread over the others."""
     if len(places) <= most:
         return list(places[::-1])
@@ -365,7 +367,7 @@ def act_as(connection: Connection, side: Side, call: str, error: type[Exception]
             return
         outcomes: list[str] = []
         places = [] if place is None else [place]
-        steps: list[Step] = []
+        steps: list[CallStep] = []
         act_in_steps(partial(_keep, outcomes, result_of, act), places, stop, steps)
         # The last step is the end of the call: what stops there ends as one call after the other does.
         connection.send((outcomes[0], steps[:-1]))
@@ -391,14 +393,14 @@ def thread_as(side: Side, call: str, error: type[Exception]) -> Iterator[Connect
 
 
 class Race:
-    """Lets two sides act at once, each a connection to a thread or a process; `look` returns what is there then."""
+    """Lets two sides act at once, each a connection to a thread or a process; `look` returns the content after that."""
 
     def __init__(self, held: Connection, other: Connection, look: Callable[[int], Any]) -> None:
         self._held = held
         self._other = other
         self._look = look
         self._number = 0
-        self._steps: list[Step] = []
+        self._steps: list[CallStep] = []
         self._waited = False
         self._patience = 60.0
         """Seconds that the other call gets to show that it waits for the held one."""
@@ -436,7 +438,7 @@ class Race:
                 f"{where}: found {found}; in this order it is {allowed[1]}, in the other {allowed[0]}; {_RULE}"
             )
 
-    def _run(self, place: Step | None, *, is_other_first: bool = False) -> Outcome:
+    def _run(self, place: CallStep | None, *, is_other_first: bool = False) -> Outcome:
         """Let both act, the other one while the held one is stopped at a step; without one, one after the other."""
         self._number += 1
         sides = [self._held, self._other]

@@ -191,7 +191,7 @@ class FollowingTests(LogTests):
 
 
 class _Following(RuleBasedStateMachine):
-    """A follower of partitions into which tasks commit, beside what `fetch` returns."""
+    """A follower of partitions into which tasks commit, compared with the results of `fetch`."""
 
     def __init__(self, contract: LogTests) -> None:
         super().__init__()

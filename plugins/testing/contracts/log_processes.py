@@ -18,8 +18,8 @@ from penstock import Commit, FencedError, Log, LogError, ManualClock, OutputBatc
 from penstock.log import ENGINE_STATE_BYTES
 
 from .child import (
+    CallStep,
     CleanChildren,
-    Step,
     answer,
     call_until_killed,
     children_for,
@@ -38,7 +38,7 @@ Work = tuple[Commit, Sequence[OutputBatch]]
 
 
 def commit_until_killed(
-    connection: Connection, opener: Opener, where: tuple[Path, int], works: Sequence[Work], place: Step | None
+    connection: Connection, opener: Opener, where: tuple[Path, int], works: Sequence[Work], place: CallStep | None
 ) -> None:
     """Open a task, send its last commit, make the commits, and kill this process at a step of the last one."""
     committer = _opened(opener, where).open_committer(APPLICATION, "0_0", INPUTS)
@@ -47,7 +47,7 @@ def commit_until_killed(
 
 
 def change_until_killed(
-    connection: Connection, opener: Opener, where: tuple[Path, int], calls: Sequence[Any], place: Step | None
+    connection: Connection, opener: Opener, where: tuple[Path, int], calls: Sequence[Any], place: CallStep | None
 ) -> None:
     """Call methods of the log, and kill this process at a step of the last call."""
     call_until_killed(connection, _opened(opener, where), calls, place)
@@ -129,7 +129,7 @@ class ProcessTests(LogTests):
         children = self.children()
         log = self._prepared(tmp_path, clock)
         log.close()
-        places: list[Step | None] = [None]
+        places: list[CallStep | None] = [None]
         number = 0
         while places:
             place, number = places.pop(0), number + 1
@@ -150,7 +150,7 @@ class ProcessTests(LogTests):
                     getattr(log, action)(*_call(action, 2 * number + 1)[1])
 
     def test_an_epoch_outlives_its_process(self, tmp_path: Path, clock: ManualClock) -> None:
-        """A process that was replaced is fenced, whichever processes have opened the task since, and ended."""
+        """A replaced process stays fenced after any number of successors."""
         children = self.children()
         self._prepared(tmp_path, clock).close()
         where = tmp_path, clock.now_ms()
@@ -457,7 +457,7 @@ class _Killing:
         self._number = 0
         contract._prepared(directory, clock).close()
 
-    def kill(self, place: Step | None) -> list[Step]:
+    def kill(self, place: CallStep | None) -> list[CallStep]:
         """Let a process commit twice, and kill it at a step of the second; return that one's steps if it survives."""
         first, second = self._next(), self._next()
         where = f"a process {f'was killed at step {place} of' if place else 'ended after'} commit"

@@ -96,7 +96,7 @@ class Ends:
 
 
 class Sender:
-    """Turns a history into the steps of a driver, and notes what each partition gets.
+    """Turns a history into the steps of a driver, and records the input of each partition.
 
     Keys are spread over the partitions in the order in which they come; with repartition topics as their producers
     spread them, since these do so. A part has the records of each sending in the order in which its task takes them.
@@ -370,7 +370,7 @@ def stored(driver: TopologyTestDriver) -> dict[str, object]:
 
 
 def compare(expected: Sequence[Sequence[Any]], found: Sequence[Record], where: str, how: str) -> None:
-    """Compare the answers of each key: in order if one partition gives them, else how many there are of each.
+    """Compare the answers of each key: in order if one partition gives them, else by number.
 
     Numbers are to be of the same type, too: 3 and 3.0 are equal in Python, and other bytes in most serdes.
     """

@@ -157,7 +157,7 @@ class StateStoreContract:
             return bool(store.rows())
 
     def _restarted(self, history: Sequence[Any]) -> None:
-        """Compare a store that is committed before each step between calls with one that is never closed."""
+        """Compare a store that is committed before each step between calls with a store that is never closed."""
         with ExitStack() as stack:
             store, model = (StoreUnderTest(self.spec, MemoryBackend, _directory(stack)) for _ in range(2))
             for number, step in enumerate(history):

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock import StaleStoreError, StoreBackend, StoreError, StoreView
 from penstock.store import Changes
 
-from .child import Step, answer, chosen, places_in
+from .child import CallStep, answer, chosen, places_in
 from .expectations import State, applied, expect, expect_no_error, run_histories
 from .store_leavings import LeavingTests, ReaderTests
 from .store_rows import LENGTHS, RowTests, ScanTests, check_view
@@ -70,7 +70,7 @@ class KillTests(StoreTests):
     def test_a_process_killed_while_it_opens_after_a_kill(self, tmp_path: Path) -> None:
         """A process may be killed while it repairs the traces of a kill: the last commit stays."""
         killing = _Killing(self, tmp_path, _FEW_ROWS)
-        left: dict[frozenset[str], Step] = {}
+        left: dict[frozenset[str], CallStep] = {}
         for place in killing.places("write", _KILLS[_FEW_ROWS]):
             killing.kill("write", place, check=False)
             # File names with other numbers are as good.
@@ -103,13 +103,13 @@ class _Killing:
         self._number = 0
         self.check("a new directory")
 
-    def places(self, action: str, most: int) -> list[Step]:
+    def places(self, action: str, most: int) -> list[CallStep]:
         """Return the steps of the action at which to kill it, found in a process that is not killed."""
         if action == "first write":
             self.destroy()
         return chosen(self.kill(action, None), most)
 
-    def kill(self, action: str, place: Step | None, *, check: bool = True) -> list[Step]:
+    def kill(self, action: str, place: CallStep | None, *, check: bool = True) -> list[CallStep]:
         """Let a process commit, and kill it at a step of the next action; return its steps if it survives."""
         small = large = version = None
         if action != "open":

@@ -75,7 +75,7 @@ class StoreUnderTest:
         return called(*given)
 
     def commit(self) -> None:
-        """Write what was changed, as a commit does."""
+        """Write the changes, as a commit does."""
         self.store.flush()
         changes = {buffer.name: buffer.local_changes(buffer.changes()) for buffer in self._buffers}
         version = self._backend.version()
@@ -113,7 +113,7 @@ class StoreUnderTest:
         return dict(self._backend.range(self.spec.name))
 
     def uncommitted(self) -> dict[bytes, bytes | None]:
-        """Return what the next commit would write."""
+        """Return the changes of the next commit."""
         return dict(self._buffers[0].changes())
 
     def close(self) -> None:

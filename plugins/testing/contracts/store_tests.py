@@ -22,8 +22,8 @@ from penstock import StaleStoreError, StoreBackend, StoreBackendFactory, StoreEr
 from penstock.store import Changes
 
 from .child import (
+    CallStep,
     CleanChildren,
-    Step,
     act_in_steps,
     act_until_killed,
     answer,
@@ -137,7 +137,7 @@ def write_until_killed(
     small: tuple[Changes, str] | None,
     large: tuple[Changes, str] | None,
     action: str,
-    place: Step | None,
+    place: CallStep | None,
 ) -> None:
     """Write `small`, then act and kill this process at a step of that; send how many steps there are if it survives."""
     if action == "open":
@@ -192,7 +192,7 @@ def write_much(
         first.write({"first": []}, None, "v1")
         steps = list(act_in_steps(lambda: first.write(changes, "v1", "v2"), [], lambda: None).items())
         first.destroy()
-    places = [Step(*call, times // 2 + 1) for call, times in steps]
+    places = [CallStep(*call, times // 2 + 1) for call, times in steps]
     backend = opener(directory, STORES)
 
     def stop() -> None:
@@ -337,9 +337,9 @@ def write_on(
 
 
 _RACES = 14
-"""In how many places of a write another process writes."""
+"""Number of places of a write at which another process writes."""
 _STOPS = 8
-"""In how many places of an opening another process opens."""
+"""Number of places of an opening at which another process opens."""
 _PATIENCE = 0.3
 """Seconds that another writer gets to show whether it must wait for the one that was stopped in its write."""
 _ZOMBIE = "a write whose `previous` is no longer the version raises StaleStoreError and changes nothing"
@@ -349,7 +349,7 @@ _SECOND: Changes = {"first": [(b"a", b"2"), (b"c", b"2")], "second": [(b"a", Non
 
 
 class WriterTests(StoreTests):
-    """A process that was replaced changes nothing, however its write falls between those of its successor."""
+    """A replaced process changes nothing, wherever its write falls between its successor's writes."""
 
     longest_wait: ClassVar[float] = 60
     """Seconds within which `write` must raise StoreLockedError where another process keeps it waiting."""

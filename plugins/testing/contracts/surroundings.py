@@ -370,7 +370,7 @@ class SurroundingsTests(SerdeTests):
         return [*self._samples(25), *(value for values in self._neighbourhoods() for value in values)]
 
     def _seen(self, serde: Serde[Any], value: Any) -> tuple[Any, Any, Any]:
-        """Return the bytes of a value, its text form, and what is read; the class of the error for what is refused."""
+        """Return the bytes of a value, its text form, and the value read; the class of the error for a refused one."""
         try:
             written = serde.serialize(value)
         except Exception:

@@ -14,7 +14,7 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.record_cache import RecordCache
 from penstock.task.compiling import Nodes, Run
 from penstock.task.context import Shared
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 from penstock.task.task import Task
 
 from .sampler import describe_node
@@ -37,7 +37,7 @@ Described = dict[str, tuple[str, tuple[str, ...]]]
 def hooked_worker(watch: Stopwatch, described: Described) -> type[MeasuredWorker]:
     """Return a worker class whose parts `watch` measures; `described` gets descriptions of its nodes."""
 
-    class HookedProgress(Progress):
+    class HookedProgress(TaskProgress):
         __slots__ = ()
 
         def set_occasion(self, occasion: Any) -> None:

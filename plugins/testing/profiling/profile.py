@@ -27,7 +27,7 @@ from .hooks import PROCESS, Described, hooked_worker
 from .inputs import Inputs, Records, check_inputs, read_inputs, serialized_inputs
 from .sampler import Function, Sampler, Stack, check_flame, describe_node, why_not, write_flame
 from .scratch import MeasuredWorker, ScratchRun, Totals
-from .stopwatch import Call, Stopwatch
+from .stopwatch import CallNode, Stopwatch
 
 _MOST_RECORDS, _WARM_UP = 50_000, 1_000
 
@@ -120,7 +120,7 @@ class StoreProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a program goes.
+    """The division of a program's time.
 
     `records` are the records of the source topics. `seconds` and `phases` are of the run without hooks, `cpu_seconds`
     its CPU time; the phases that make up processing are divided as in the run with hooks. `hooked_seconds` and
@@ -254,7 +254,7 @@ class _Times:
     machine's speed, made all of them longer alike.
     """
 
-    def __init__(self, application: Application, calls: list[Call], timed: Totals, hooked: Totals) -> None:
+    def __init__(self, application: Application, calls: list[CallNode], timed: Totals, hooked: Totals) -> None:
         self._processing = {"nodes": 0.0, "stores": 0.0, "sinks": 0.0, "loop": 0.0}
         self._own: dict[str, float] = defaultdict(float)
         self._serdes: dict[str, float] = defaultdict(float)
@@ -278,7 +278,7 @@ class _Times:
         for call in calls[1:]:
             self._add(call, call.seconds * scale)
 
-    def _add(self, call: Call, seconds: float) -> None:
+    def _add(self, call: CallNode, seconds: float) -> None:
         node, inside = call.inside()
         part = call.path[0]
         stores = [each for each in inside if each.kind in ("store", "flush")]
@@ -358,7 +358,7 @@ class _Times:
         ]
 
 
-def _phase(call: Call, sinks: set[str]) -> str:
+def _phase(call: CallNode, sinks: set[str]) -> str:
     node, inside = call.inside()
     if node is None:
         return "loop"

@@ -28,7 +28,7 @@ class Part(NamedTuple):
         return f"{self.kind} {self.name}.{self.of}" if self.of else f"{self.kind} {self.name}"
 
 
-class Call(NamedTuple):
+class CallNode(NamedTuple):
     """One place of the tree of calls: how often it was called, and its own seconds, without what the hooks took.
 
     `path`: the part itself, then its callers, the nearest first; empty for the root.
@@ -142,7 +142,7 @@ class Stopwatch:
         self._times[:] = [0] * len(self._times)
         self._now[1] = perf_counter_ns()
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[CallNode]:
         """Return the tree of calls, callers first; the first is the root."""
         seconds = [float(own) for own in self._own]
         inside, outside = self._excess
@@ -150,7 +150,7 @@ class Stopwatch:
             seconds[here] -= inside * self._times[here]
             seconds[above] -= outside * self._times[here]
         return [
-            Call(path, times, max(0.0, own) / 1e9)
+            CallNode(path, times, max(0.0, own) / 1e9)
             for path, times, own in zip(self._paths, self._times, seconds, strict=True)
         ]
 

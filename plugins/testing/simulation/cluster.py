@@ -237,7 +237,7 @@ class Cluster:
                 group.remove(host)
 
     def power_off(self, machine: int) -> None:
-        """Let a machine go down: all its hosts die, and what they have not synced to the shared disk is lost."""
+        """Let a machine go down: all its hosts die, and their unsynced writes to the shared disk are lost."""
         self._timeline.tell(f"machine {machine + 1} goes down")
         self._disk.lose(machine)
         for host in [process for process in self.processes() if process.machine == machine]:
@@ -267,7 +267,7 @@ class Cluster:
         self._judge(host)
 
     def wake(self, host: Host) -> None:
-        """Let a frozen host continue in the middle of what it did."""
+        """Let a frozen host continue its interrupted work."""
         self._timeline.tell(f"{host} wakes")
         host.wake()
         self._judge(host)

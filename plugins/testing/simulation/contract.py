@@ -94,11 +94,11 @@ class SimulationContract:
     """Whether the shortest history that fails is looked for, which may take half a minute."""
 
     def test_batches(self) -> None:
-        """In batches, as micro-batches of Spark."""
+        """Check histories in batches, as Spark's micro-batches."""
         self._try("batches")
 
     def test_continuously(self) -> None:
-        """In the continuous mode, in which commits and openings are in other threads."""
+        """Check histories in the continuous mode, with commits and openings in other threads."""
         self._try("continuous")
 
     def _try(self, mode: str) -> None:

@@ -69,7 +69,7 @@ class Faults:
         self._armed.setdefault(host, []).append((fault, fault.later))
 
     def disarm(self) -> dict[Host, Fault]:
-        """Let no fault strike any more; return those that have not struck, by the host that they were for."""
+        """Let no fault strike any more; return the unstruck ones, by their host."""
         armed, self._armed = self._armed, {}
         return {host: faults[0][0] for host, faults in armed.items() if faults and host is not None}
 

@@ -144,7 +144,7 @@ class Fault:
         return cls(kind, "", after, random.randrange(_MOST_LATER), amount, step)
 
     def is_at(self, step: str, what: str) -> bool:
-        """Return whether it may strike at an operation (`what`) in a step."""
+        """Return whether it may strike at the operation `what` in a step."""
         if self.step == SELDOM:
             operation = what.partition(" ")[0]
             dice = crc32(f"{self.amount} {step} {operation}".encode()) % 1_000

@@ -30,7 +30,7 @@ from penstock import (
 )
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.program.visits import asked_visits
-from penstock.plugins.engine.run.planning.control import Control, OwnOrders, Plan
+from penstock.plugins.engine.run.planning.control import Control, OwnOrders, PlannedApplication
 from penstock.plugins.engine.run.planning.planner import BatchPlanner
 from penstock.plugins.engine.task.fronts import UNKNOWN
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
@@ -336,7 +336,7 @@ class DriverHost(Host):
         self._owners = owners
         self._lease = log.lease(application.id, str(self), int(LEASE_SECONDS * 1000))
         self._control, self._orders = OwnOrders(), Control()
-        plan = Plan.of(prepared, len(prepared.tasks()), str(self))
+        plan = PlannedApplication.of(prepared, len(prepared.tasks()), str(self))
         self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds, self._control)
         self._offset = self._planner.first()
 

@@ -1,4 +1,4 @@
-"""HostWorld: the World of one simulated host, the time that all hosts share, and what ends a host or a simulation."""
+"""HostWorld: the World of one simulated host, the time of all hosts, and the exceptions that end either."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class HostWorld(Clock):
             self.pool = before
 
     def run_all(self, *, but: str = "") -> int:
-        """Run `calls`, and those that they submit, without those of the pool `but`; return how many there were."""
+        """Run `calls` and the calls that they submit, except the pool `but`'s; return their number."""
         count = 0
         while (number := next((at for at, call in enumerate(self.calls) if call.pool != but), None)) is not None:
             self.run(number)
@@ -103,7 +103,7 @@ class HostWorld(Clock):
             ticker.tick()
 
     def _wait(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> None:
-        """Run this host's calls until those that are waited for are done, these first: others could not wait for it."""
+        """Run this host's calls until the awaited ones are done, those first: others could not wait for it."""
         while not all(each.done() for each in given):
             if self.calls:
                 self.run(next((number for number, call in enumerate(self.calls) if call.future in given), 0))

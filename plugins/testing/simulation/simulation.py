@@ -1,4 +1,4 @@
-"""Simulation: one history of a program on hosts that die, freeze and lose tasks, and what has to be true after it."""
+"""Simulation: one history of a program on hosts that die, freeze and lose tasks, with checks after it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LIMITS = {"commit_bytes": (1, 2_000), "fetch_bytes": (1, 300), "input_buffer_ma
 _OPERATORS_POLICY = "latest"
 """The `offset_out_of_range` that an operator sets where tasks end because records are gone."""
 _JUMPS_MS = (5_000, -5_000, 1, -1, 90_000, -90_000)
-"""By how much a host's clock may jump."""
+"""Maximum jumps of a host's clock."""
 _FARTHEST_MS = 180_000
 """The most that the clock of a host is wrong: what is due by it has to come in the time that a settled cluster gets."""
 
@@ -245,7 +245,7 @@ class Simulation(SimulatedCluster):
             self._timeline.tell(f"the records of {partition} before {before} are deleted")
 
     def _damage(self, step: Step) -> None:
-        """Damage a file of the changelog, or repair those that are damaged."""
+        """Damage a file of the changelog, or repair the damaged ones."""
         if self._disk.damaged:
             self._disk.damaged.clear()
             self._timeline.tell("the damaged files of the changelog are repaired")
@@ -433,7 +433,7 @@ TAKE_OVER = "take over"
 _ONE_IN = 4
 """One in how many histories has takeovers."""
 _SHARE = 0.05
-"""After how many of its steps there is one."""
+"""Share of its steps that one follows."""
 _BEFORE = (
     ("arrive", "arrive", "work", "call"), ("arrive", "pass", "work"), ("call", "call", "arrive", "pass", "work")
 )  # fmt: skip

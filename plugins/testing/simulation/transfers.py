@@ -37,7 +37,7 @@ BACK_UP, PRUNE = "backup", "prune"
 _SHARE, _PRUNES = 0.5, 0.05
 """Share of a history's steps that a backup, or a prune, follows."""
 _FAULTS = {BACK_UP: 0.08, PRUNE: 0.6}
-"""In how many of these steps a fault strikes the process: a prune is one step, and a backup takes many."""
+"""Share of these steps in which a fault strikes the process: a prune is one step, and a backup takes many."""
 _PASSES = (0.02, 0.1, 0.3)
 """Seconds that pass while a backup rests."""
 _PATIENCE_SECONDS = 20.0
@@ -47,11 +47,11 @@ RESHARD = "reshard"
 _MOST_TRIES = 6
 _LOOK_SECONDS = 0.5
 _FAULTY_TRIES = 0.8
-"""In how many tries but the last faults strike the process."""
+"""Number of tries, except the last, in which faults strike the process."""
 _MOST_FAULTS = 3
 """The most that wait for it: a delay, and some others, do not end it."""
 _FROZEN = 0.2
-"""In how many of these it is frozen before it writes where the application is stored."""
+"""Share of these in which it is frozen before it switches the application to the new layout."""
 
 
 def with_backups(history: History, random: Random) -> History:

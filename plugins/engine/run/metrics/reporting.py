@@ -35,7 +35,7 @@ class MetricsReporters(Companion):
 def reporting(
     application: Application, status: Callable[[], RunStatus], lag: Callable[[], Sequence[PartitionLag]]
 ) -> Iterator[None]:
-    """Report `status` and `lag` during the block, and once more at its end. Raises what making a reporter does."""
+    """Report `status` and `lag` during the block, and once more at its end. Raises the reporters' errors."""
     names = reporter_names(METRICS_REPORTERS.of(application.settings))
     if not names:
         yield

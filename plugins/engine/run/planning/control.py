@@ -1,4 +1,4 @@
-"""What the runner passes to its planner: the Plan of the application, and Orders, in memory or in files."""
+"""What the runner passes to its planner: the PlannedApplication, and Orders, in memory or in files."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ _FILE = "plan"
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedApplication:
     """The application as the source reads it.
 
     `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own. `resets`: how topics are
@@ -228,7 +228,7 @@ class Plan:
         is_continuous: bool = False,
         drains_loops: bool = False,
         log_level: int = logging.WARNING,
-    ) -> Plan:
+    ) -> PlannedApplication:
         """Return the plan of a prepared application."""
         application, assignment = prepared.application, prepared.assignment
         settings = application.settings
@@ -255,7 +255,7 @@ class Plan:
         write_private_text(Path(self.control) / _FILE, json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, control: str) -> Plan:
+    def read(cls, control: str) -> PlannedApplication:
         """Return the plan that `write` wrote. `control`: the directory of the control files."""
         return cls(**json.loads((Path(control) / _FILE).read_text()))
 
@@ -275,7 +275,7 @@ _TURN_SECONDS, _TURNS = 0.05, 5
 def rest_seconds(
     quiet: float, look: float = 0.0, shortest: float = SHORTEST_REST, longest: float = LONGEST_REST
 ) -> float:
-    """Return for how long to rest after `quiet` seconds without work, where a look at the log takes `look` seconds."""
+    """Return the seconds to rest after `quiet` seconds without work, if a look at the log takes `look` seconds."""
     return max(shortest, min(longest, quiet / _SHARE), min(_MOST_SECONDS, quiet / _SHARE, _WORK_SHARE * look))
 
 

@@ -19,13 +19,13 @@ from penstock.program.offset_reset import EARLIEST, LATEST
 from penstock.task.progress import Front
 
 from ..slots import slot
-from .control import Control, ControlFile, Orders, Plan, Rests
+from .control import Control, ControlFile, Orders, PlannedApplication, Rests
 
 _AGAIN_SECONDS = 1.0
 """Seconds in which the runner reads the reports of a batch."""
 
 
-class Openings:
+class PlannedOpenings:
     """The tasks that the next batch opens. `tasks`: all task ids. `seconds` is a clock that never goes back.
 
     The runner's list is older than the batch that has just ended: the tasks that this batch opened are left out until
@@ -193,7 +193,7 @@ class BatchPlanner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PlannedApplication,
         log: Log,
         clock: Clock | None = None,
         wait: Callable[[float], object] = time.sleep,
@@ -227,7 +227,7 @@ class BatchPlanner:
         self._restore_seconds = max(_RESTORE_SECONDS, plan.interval_ms / 1000)
         self._rests = Rests(self._control, wait, seconds)
         self._owners: Mapping[str, str] = {}
-        self._openings = Openings(plan.tasks, seconds)
+        self._openings = PlannedOpenings(plan.tasks, seconds)
         self._planned: dict[TopicPartition, int] = {}
         self._pauses = PauseWatch(log, plan.application_id, seconds)
         self._look_for_pause_at = seconds() + EVERY_SECONDS
@@ -328,7 +328,7 @@ class BatchPlanner:
         return control
 
     def _behind(self) -> Mapping[TopicPartition, int]:
-        """Return the positions that are below their ends, without those of paused tasks."""
+        """Return the positions below their ends, without paused tasks'."""
         every = self._slots if self._paused else ()
         paused = {each for each in every if TaskId.parse(each).subtopology in self._paused}
         return {each: at for each, at in self._lags.behind.items() if self._readers[each] not in paused}
@@ -362,7 +362,7 @@ class BatchPlanner:
         return any(front.time < self._front_ms for front in self._fronts.fronts.values())
 
     def _is_tick_due(self, control: Control, start: Offset) -> bool:
-        """Return whether a tick is due, or tasks have to say anew when one is, as the clock was set back."""
+        """Return whether a tick is due, or has to be computed again because the clock was set back."""
         if control.next_tick is None:
             return False
         now = self._now_ms(control)
@@ -434,7 +434,7 @@ class BatchPlanner:
         return {**offset, **self._globals()}
 
     def _front(self, front: Front) -> list[int]:
-        """Return a front as it is noted; in a drain it is the last one when all in front of the task is drained."""
+        """Return a front in its saved form; in a drain it is the last one when all in front of the task is drained."""
         is_last = self._drains_only and front.time >= self._front_ms
         return [front.time, front.read, *([1] if is_last else [])]
 
@@ -499,7 +499,7 @@ def _doubled(first: float, longest: float, times: int) -> float:
 def _limit(
     behind: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_records: int | None, seq: int
 ) -> dict[TopicPartition, int]:
-    """Return how far each partition that is behind is read: together at most `max_records`, shared out by lag."""
+    """Return the end offset for each partition with lag: together at most `max_records`, shared out by lag."""
     planned = {partition: ends[partition] for partition in behind}
     lags = {partition: ends[partition] - position for partition, position in behind.items()}
     total = sum(lags.values())

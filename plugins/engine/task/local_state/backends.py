@@ -109,7 +109,7 @@ class Backends:
             self._opened[name] = self._opening(name, self._latest(name), tables)()
 
     def bring_to(self, version: str, coverage: Coverage) -> None:
-        """Bring open backends to a version as `open` does, from the one that they have.
+        """Bring open backends from their present version to another one, as `open` does.
 
         Raises ChangelogError when it cannot be reached; each backend is then at a version on the way, or at none.
         """
@@ -300,7 +300,7 @@ class Backends:
                     self.opening.pause()
 
     def begin_transition(self, previous: str, version: str) -> None:
-        """Note that a local copy at `previous` also has the content of `version`, the next commit's.
+        """Record that a local copy at `previous` also has the content of `version`, the next commit's.
 
         The changelog cannot say so: it has no way from a version of the old layout to one of the new layout.
         """

@@ -140,7 +140,7 @@ def is_used(directory: Path) -> bool:
 
 
 def remove_all(root: Path, names: Collection[str] | None = None) -> tuple[list[str], list[str]]:
-    """Delete directories under `root` (`names`: only these); return those deleted, and those in use."""
+    """Delete directories under `root` (`names`: only these); return the deleted ones, and the ones in use."""
     removed, used = [], []
     with making_state_directory(root):
         directories = sorted(path for path in root.glob("*") if path.is_dir() and (names is None or path.name in names))
@@ -170,8 +170,8 @@ def remove_unused(root: Path, delay_ms: float, now_ms: int, token: str) -> list[
     """Delete the directories under `root` that were not used for `delay_ms` (inf: none); return their names.
 
     Those in use are marked as used at `now_ms`, for a killed process cannot. A directory is renamed, with the unique
-    `token`, under its lock and deleted without it: a frozen process blocks no other. The next call deletes what was
-    renamed.
+    `token`, under its lock and deleted without it: a frozen process blocks no other. The next call deletes renamed
+    directories.
     """
     removed = []
     with making_state_directory(root):

@@ -25,7 +25,7 @@ from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested
 from penstock.task.task import Task
 
-from .global_copy import Copies, Copy, Position
+from .global_copy import GlobalCopy, GlobalDirectory, Position
 from .refill import filling_task
 from .restoring import Stretch
 
@@ -108,7 +108,7 @@ class _Part:
     filling: Stretch
 
     def __post_init__(self) -> None:
-        self.copies = Copies(self.application, self.spec, self.directory, self.filling)
+        self.copies = GlobalDirectory(self.application, self.spec, self.directory, self.filling)
         self._topic = self.spec.source.topics[0]
         self._form = ", ".join(
             resolve_serde(
@@ -211,7 +211,7 @@ class _Part:
                 )
         return None
 
-    def _fill(self, copy: Copy, goal: _Goal) -> bool:
+    def _fill(self, copy: GlobalCopy, goal: _Goal) -> bool:
         """Read on to the goal, and save rows and positions after every portion; return whether all was read.
 
         After a kill, and after a call that `is_over` ended, the next one continues from the last portion.
@@ -267,7 +267,7 @@ class _Part:
             task.close()
 
     def _save(
-        self, copy: Copy, task: Task, goal: _Goal, positions: Mapping[TopicPartition, int], as_of_ms: int
+        self, copy: GlobalCopy, task: Task, goal: _Goal, positions: Mapping[TopicPartition, int], as_of_ms: int
     ) -> None:
         # A global store has no sinks; only dead letters leave it, and each host that keeps a copy sends its own.
         for output in task.take_outputs():

@@ -63,7 +63,7 @@ class Refill:
         """Yield the changes to write to `backend`, where the store is empty, a portion at a time.
 
         Each is written before the next is asked for. `connect` gives the store the clocks of the task that fills it.
-        `pause` is called after each fetch: it may wait, and what it raises ends the refill.
+        `pause` is called after each fetch: it may wait, and its errors end the refill.
         """
         name = self.spec.store.name
         buffer = CommitBuffer(backend, name)

@@ -1,4 +1,4 @@
-"""Restoring: how far the restoring of a task's stores is; another thread watches it, and may end it."""
+"""Restoring: the progress of a restore of a task's stores; another thread watches it, and may end it."""
 
 from __future__ import annotations
 
@@ -110,12 +110,12 @@ class Stretch:
         self._seen, self._seen_at = -1, 0.0
 
     def begin(self, now: float) -> None:
-        """Begin the work anew, after an `end`. `now`: as for `still`."""
+        """Begin the work again, after an `end`. `now`: as for `still`."""
         self._has_ended = False
         self._seen, self._seen_at = self.steps, now
 
     def still(self, now: float) -> float:
-        """Return for how many seconds, of a stopwatch, calls have seen no step; 0.0 while others have their turn."""
+        """Return the seconds, by a stopwatch, since calls last saw a step; 0.0 while others have their turn."""
         if self._seen == self.steps and not self.is_waiting:
             return now - self._seen_at
         self._seen, self._seen_at = -1 if self.is_waiting else self.steps, now
@@ -129,7 +129,7 @@ class Stretch:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Note that the work waits for others, for the block."""
+        """Mark the work as waiting for others, for the block."""
         self.is_waiting = True
         try:
             yield

@@ -34,7 +34,7 @@ from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.names import index_name
 from penstock.support.repeats import Repeats
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
 
@@ -109,7 +109,7 @@ class TaskState:
         self._indexes: dict[str, CommitBuffer] = {}
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
-        self._progress = Progress(0)
+        self._progress = TaskProgress(0)
         self._taken = 0
         self._rows, self._count_at = 0, -inf
         self.dropped: Callable[[str, str, int], None] = lambda store, reason, count: None
@@ -213,7 +213,7 @@ class TaskState:
             yield row
 
     def connect(self, task: Task) -> None:
-        """Give the stores the task's clocks; what they drop is counted by the task's nodes from now on."""
+        """Give the stores the task's clocks; the task's nodes count dropped entries from now on."""
         # A store cannot see which node called it: what it drops counts for the first node that is connected to it.
         owners = {
             store: node.name
@@ -231,7 +231,7 @@ class TaskState:
         return 0.0 if self._deltas is None else self._deltas.least_commit_interval()
 
     def size_bytes(self) -> int:
-        """Return about how many bytes of memory the uncommitted changes take, and will take while they are written."""
+        """Return about the bytes of memory of the uncommitted changes, now and while they are written."""
         total = sum(buffer.size_bytes for buffer in (*self._buffers.values(), *self._indexes.values()))
         for name, buffer in self._buffers.items():
             changes = len(buffer) + self.stores[name].unflushed()
@@ -240,7 +240,7 @@ class TaskState:
         return total
 
     def count_rows(self) -> int:
-        """Return about how many entries the stores have, uncommitted changes included; call `flush` first.
+        """Return about the number of entries in the stores, including uncommitted changes; call `flush` first.
 
         Where counting takes long, the number may be that of some time ago.
         """

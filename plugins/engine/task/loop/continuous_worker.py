@@ -46,7 +46,8 @@ _BEHIND_SHARE, _BEHIND_SECONDS = 100.0, 5.0
 limit in seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
 _BEHIND_RECORDS = 4
 """A task is behind while so many times the records that wait are more than it has processed since its last commit.
-Tasks that read its repartition topics are then behind, too: what they wait for has not been written yet."""
+Tasks that read its repartition topics are then behind, too: their next records have not been written yet.
+"""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 _UPKEEP_SECONDS = 5.0
@@ -176,11 +177,7 @@ class ContinuousWorker(LoggedTask):
         return tick is not None and tick <= clock_ms
 
     def work(self, ends: Mapping[TopicPartition, int | None], clock_ms: int, limit: int) -> int:
-        """Process up to `limit` records, fire what is due, and send the outputs; return how many were processed.
-
-        `ends`: as far as the log is known to have records; None: it has not said yet. `end_soon` ends it after a record
-        or a punctuator.
-        """
+        """Process up to `limit` records, call due punctuators, and send the outputs; return the number of records."""
         task, committer, commits, phases = self.task, self._committer, self._commits, self._phases
         assert task is not None and committer is not None and commits is not None
         assert not self.rests, f"task {self.id} may not work while its commit is written: that would undo the work"
@@ -383,7 +380,7 @@ class Upkept(NamedTuple):
 
 
 class Upkeep:
-    """Looks now and then whether a snapshot is due; writes it, and deletes what nobody needs after it.
+    """Looks now and then whether a snapshot is due; writes it, and deletes history that is not needed after it.
 
     The task's thread calls `next_step`; another thread runs the step that it returns. There is never more than one.
     """

@@ -245,7 +245,7 @@ class GlobalUpdates:
         return 0.0 if is_filled else self.resources.filling.still(self._seconds()), "the filling of the global stores"
 
     def close(self, seconds: float) -> None:
-        """End the filling as soon as it can be ended, and wait for that, at most so long."""
+        """End the filling as soon as possible, and wait for its end, at most so long."""
         if self._filling is not None and not self._filling.cancel():
             self.resources.filling.end()
             self.resources.world.wait([self._filling], seconds)

@@ -101,7 +101,7 @@ class TaskLoop:
         self, names: Iterable[str], known: Mapping[str, Commit], paused: Sequence[int] = (),
         visits: Sequence[Visit] | None = None,
     ) -> None:  # fmt: skip
-        """Run these tasks from now on, too; open those that are not open, and not about to be.
+        """Run these tasks from now on, too; open tasks that are neither open nor being opened.
 
         `known`: commits that the log must have. `paused`: sub-topologies that process nothing until the next call, and
         `visits`: see `LoggedTask.ask`.
@@ -155,7 +155,7 @@ class TaskLoop:
     # ------------------------------------------------------------------ a turn
 
     def turn(self, longest_wait: float = _LONGEST_WAIT) -> int:
-        """Take records that have come, process some, and commit what is due; return how many were processed.
+        """Take arrived records, process some, and make due commits; return the number of processed records.
 
         Waits for records, at most `longest_wait` seconds, and works for about `_TURN_SECONDS`. In a pause it commits,
         and takes nothing. Raises LogError when the log is away for too long.
@@ -287,7 +287,7 @@ class TaskLoop:
     # ------------------------------------------------------------------ opening
 
     def _open_tasks(self) -> None:
-        """Begin to open tasks that are due; end the opening of those that are prepared."""
+        """Begin to open tasks that are due; complete the opening of prepared tasks."""
         if not self._globals.are_filled:
             return
         now, clock_ms = self._seconds(), self._clock()
@@ -398,7 +398,7 @@ class TaskLoop:
     def close(self, *, commit: bool = True) -> None:
         """Commit, unless `commit` is False, and close every task.
 
-        Waits some seconds for commits and openings that are under way; what takes longer closes its task at its end.
+        Waits some seconds for commits and openings that are under way; a longer one closes its task at its end.
         """
         try:
             if commit:
@@ -430,7 +430,7 @@ class Alarm:
     """Calls a function when a stretch of work takes too long. The working thread calls `begin` and `end`.
 
     A clock that is read after each record would cost as much as a small program. So a ticker looks at it now and then,
-    and sets what the loop over records looks at anyway (`Progress.end_soon`).
+    and sets a flag that the loop over records reads anyway (`TaskProgress.end_soon`).
     """
 
     def __init__(self, world: World) -> None:

@@ -201,7 +201,7 @@ class Commits:
         return bool(self._writing)
 
     def begin_due(self, now: float, *, but: str | None = None) -> None:
-        """Begin the commits that are due. `but`: before this task may take long, also those of all others."""
+        """Begin the commits that are due. `but`: before a possibly long step of this task, also all others'."""
         for name, task in self.tasks.items():
             if task.commit_due() <= now or (but is not None and name != but and task.has_uncommitted):
                 self.begin(name)
