@@ -158,7 +158,7 @@ class MissingPackageError(RuntimeUnavailableError, ImportError):
     """A package that a feature needs is not installed; the message has the command that installs it.
 
     It is an ImportError too, so `try: ... except ImportError` around an import works as with any library. `packages`:
-    the names of the packages; `lack`: what is wrong with them, "is not installed" for instance.
+    the names of the packages; `lack`: the problem, such as "is not installed".
     """
 
     def __init__(self, message: str, *, name: str = "", packages: tuple[str, ...] = (), lack: str = "") -> None:

@@ -17,7 +17,7 @@ from .sorted_keys import SortedKeys
 _MISSING: Any = object()
 
 _TIMED = 16
-"""One of so many reads of the backend is timed, and stands for all: two looks at a clock take time as well."""
+"""Only one of this many reads of the backend is timed, as a sample: reading the clock twice takes time as well."""
 _ENTRY_BYTES = 120
 """Bytes of a pending change beside its key and value (two bytes objects and a place in a dict)."""
 

@@ -20,8 +20,8 @@ class RestorePhase(Enum):
 class RestoreEvent:
     """A step of bringing the stores of a task on one backend to a version.
 
-    `restored`: entries written so far. `done` of `total`: how much of the history is read, in bytes (`directory:`) or
-    records (`topic:`); `total` is 0 where that is unknown. `reason`: why it was suspended.
+    `restored`: entries written so far. `done` of `total`: amount of history read, in bytes (`directory:`) or records
+    (`topic:`); `total` is 0 where that is unknown. `reason`: why it was suspended.
     """
 
     phase: RestorePhase

@@ -46,9 +46,9 @@ class PluginManager(pluggy.PluginManager):
     def register(self, plugin: object, name: str | None = None) -> str | None:
         """Add a plugin that no installed package has: an object or a module, with functions marked by `@hookimpl`.
 
-        `name`: what the names of its components begin with, as those of a package; None: its class or module. It goes
-        along with an application to the processes of its tasks. Returns the name. Raises PluginError for what a package
-        is told by `penstock plugins`: nothing of the plugin is added then.
+        `name`: the prefix of its components' names, like a package's name; None: its class or module. It goes along
+        with an application to the processes of its tasks. Returns the name. Raises PluginError for mistakes that
+        `penstock plugins` reports of a package, and then adds nothing of the plugin.
         """
         name = normal_name(name or getattr(plugin, "__name__", type(plugin).__name__).rpartition(".")[2])
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or name == DISTRIBUTION:

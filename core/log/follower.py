@@ -53,8 +53,8 @@ class Follower(ABC):
         """Return the end offset of each partition as far as known from what was read; sends no request.
 
         None: the log has not said yet where the partition ends, as after `add`. Unknown is not empty: a task waits for
-        the answer, as with an input of which it knows that there is more (KIP-695). It comes soon, also where there are
-        no records, or `poll` raises LogError.
+        the answer, as for an input with more records (KIP-695). It comes soon, also where there are no records, or
+        `poll` raises LogError.
 
         An end is never before what was read, and never before the stable end offset that the partition had when it was
         added. It is the stable end offset when the last record was read and the log said so. Before, it may include

@@ -181,7 +181,7 @@ class LogCommits(ABC):
         """Return the last commit of a task, without its fence; None when the task never had one.
 
         Every commit that has returned is included. Where the task is in the middle of a commit, this waits for its end.
-        `partitions` are those that the task reads. The task may commit again before this returns.
+        `partitions`: the task's input partitions. The task may commit again before this returns.
         """
 
     def visible_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:

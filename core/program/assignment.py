@@ -15,8 +15,8 @@ class Assignment:
     """A program laid over the topics of a log. Topics have the names they have in the log.
 
     `tasks`: the partitions each task reads, by topic in the order of the sources. `internal`: every internal topic and
-    its number of partitions; `missing` are those the log does not have yet, to be created. `globals`: the partitions of
-    global stores' topics. `sources`: for each sub-topology, which source node reads a topic.
+    its number of partitions; `missing`: the internal topics to create. `globals`: the partitions of global stores'
+    topics. `sources`: for each sub-topology, which source node reads a topic.
     """
 
     tasks: Mapping[TaskId, tuple[TopicPartition, ...]]

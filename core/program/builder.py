@@ -294,8 +294,8 @@ class Topology(Drawn):
     def add_internal_topic(self, name: str, partitions: int | None = None) -> Topology:
         """Declare a topic of the application's own, which sinks and sources then name.
 
-        In the log it carries the application's id. Low level: `add_repartition` is what a program normally uses.
-        `partitions` None takes the largest count among the topics that lead to it.
+        In the log it carries the application's id. Low level: programs normally use `add_repartition`. `partitions`
+        None takes the largest count among the topics that lead to it.
         """
         check_topic("internal topic", name)
         check_partitions(f"internal topic {name!r}", partitions)

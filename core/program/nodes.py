@@ -162,9 +162,9 @@ class Subtopology:
 class Graph:
     """A checked topology as inert data: every node, and the sub-topologies that they form.
 
-    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies` are those
-    that generate tasks. `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics must
-    have equal numbers of partitions.
+    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies`: the
+    sub-topologies with tasks. `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics
+    must have equal numbers of partitions.
     """
 
     nodes: Mapping[str, Node]

@@ -9,8 +9,8 @@ from typing import Literal
 class StoreCalls:
     """Counts of one store.
 
-    `gets`: get, fetch and find_sessions. `puts`: put, add, delete and remove. `reads`: how many of the gets had to read
-    the store backend, because no object in memory answered. `read_seconds`: about the time of these.
+    `gets`: get, fetch and find_sessions. `puts`: put, add, delete and remove. `reads`: number of gets that read the
+    store backend, because no object in memory answered. `read_seconds`: about the time of these.
     """
 
     __slots__ = ("_taken", "_totals", "gets", "puts", "read_seconds", "reads")

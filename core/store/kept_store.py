@@ -17,8 +17,8 @@ class KeptStore:
     `backend` is the store backend with its entries on the host. A `logged` store is in the changelog. `timestamped`:
     entries had timestamps when the history in the changelog began. `expires`: entries may carry an expiry, because the
     store has a TTL or had one. `generation` counts how often a store of this name was dropped: two generations have no
-    content in common. `kind` is the store kind; it says how entries look in a changelog topic. `fixed_options` are
-    those of the store's traits, as the first program that named it had them. `is_indexed`: it has an index beside it
+    content in common. `kind` is the store kind; it says how entries look in a changelog topic. `fixed_options`: the
+    fixed options of the store's traits in the first program that named it. `is_indexed`: it has an index beside it
     although its entries do not expire.
     """
 

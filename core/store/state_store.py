@@ -118,10 +118,10 @@ class StoreTraits:
     `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
     has an index beside it, `StoreContext.index`, also if its entries do not expire. `fixed_options`: numbers that the
     form of its keys depends on; those of the program that declared the store first hold for as long as it has content.
-    `form`: what else a program must not change while there is content, in words; it is part of the store's kind.
-    `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them. `is_extra`: an operator
-    keeps it beside the stores that Kafka Streams has there, and `describe()` leaves it out: so both describe a program
-    alike.
+    `form`: further properties, as text, that a program must not change while there is content; it is part of the
+    store's kind. `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them.
+    `is_extra`: an operator keeps it beside the stores that Kafka Streams has there, and `describe()` leaves it out: so
+    both describe a program alike.
     """
 
     timestamped: bool = False

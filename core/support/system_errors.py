@@ -46,7 +46,7 @@ def free_bytes(place: str) -> int:
 def what_to_do(error: BaseException | str, elsewhere: str, place: str | None = None) -> str | None:
     """Return advice for an error at a file or directory; None if nothing better than its own text is known.
 
-    `elsewhere` tells how to choose another place, such as "set `state_dir` to another directory". `place` is as in
+    `elsewhere`: advice on choosing another place, such as "set `state_dir` to another directory". `place` is as in
     `error_number`.
 
     >>> what_to_do(OSError(28, "No space left on device"), "move `state_dir`")

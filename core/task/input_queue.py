@@ -52,7 +52,7 @@ class TaskInput(NamedTuple):
 class InputQueue:
     """Batches as the log returned them, and the decoded records of the first.
 
-    `run` is called with each record; `child` and `counts` are where the records over that edge are counted. With
+    `run` is called with each record; `child` and `counts`: the counter of the records over that edge. With
     `makes_tuples`, records may be plain tuples of their four parts.
     """
 

@@ -27,8 +27,8 @@ class Want(NamedTuple):
 class Inputs:
     """The queues of one task, in the order of its sources.
 
-    `max_idle_ms`: how long the task waits for an empty input while others have records. 0: only for what the log
-    already has, and until the log has said what that is; None: never. A front that `is_last` ends the wait.
+    `max_idle_ms`: time to wait for an empty input while others have records. 0: only for what the log already has, and
+    until the log has said what that is; None: never. A front that `is_last` ends the wait.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Inputs:
     def plan(self, ends: Mapping[TopicPartition, int | None]) -> None:
         """Set up to which offset the log has records to process; None: it has not said yet.
 
-        An input that is not named has no more than was fed.
+        An input that is not named has no more records than the queued ones.
         """
         for queue in self._queues:
             queue.end = ends.get(queue.partition, 0)

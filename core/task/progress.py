@@ -15,9 +15,9 @@ class Front(NamedTuple):
     """How far everything in front of a task has been read: its inputs, and those of tasks whose topics it reads.
 
     `time`: the wall-clock time (ms) as of which all of it has been read; 0 where only its own inputs are known to have
-    been read since the task was opened, -1 before that. `read`: how many offsets of inputs the tasks in front of it had
-    read then that have stores; it changes whenever something is read there whose results may come later. `is_last`:
-    nothing comes after that, because the run ends then, so a task waits for no empty input.
+    been read since the task was opened, -1 before that. `read`: number of input offsets read by upstream tasks with
+    stores; it changes whenever something is read there whose results may come later. `is_last`: the run ends after it,
+    so a task waits for no empty input.
     """
 
     time: int

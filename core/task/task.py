@@ -56,13 +56,12 @@ class Task:
 
     `inputs` are in the order of the sources. `topic_name` maps a sink's topic to its name in the log; `partition_count`
     returns how many partitions a topic has (only asked where a partitioner is used). `saved` is the `engine_state` of
-    the last commit. `attempt` returns how often a failure was met, this time included. `refusals` are what the log
-    refused in earlier attempts, by topic: the production handler is asked about each such record. `stopwatch` returns
-    seconds, and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it
-    as one, so the task waits for no input and takes no request for a commit. `repeats` writes log lines that may come
-    with every record (None: by the task's wall clock). `progress` has the task's clocks, and
-    `visits` takes those that are asked for.
-    `progress_class` and `nodes_class` make its parts: a profile has others, which measure.
+    the last commit. `attempt` returns how often a failure was met, this time included. `refusals`: the log's refusals
+    in earlier attempts, by topic: the production handler decides about each such record. `stopwatch` returns seconds,
+    and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it as one, so
+    the task waits for no input and takes no request for a commit. `repeats` writes log lines that may come with every
+    record (None: by the task's wall clock). `progress` has the task's clocks, and `visits` takes those that are asked
+    for. `progress_class` and `nodes_class` make its parts: a profile has others, which measure.
     """
 
     progress_class: ClassVar[type[TaskProgress]] = TaskProgress
@@ -142,9 +141,8 @@ class Task:
         """Begin a batch: set up to which offset each input has records, and the wall clock of the driver.
 
         The task's own never goes back. It depends on committed clocks and those of `plan` alone, so a batch that is
-        repeated after the last commit sees the same time.
-        `front`: how far everything in front of the task is read once it has read up to `ends`. None: nothing but these
-        records is in front of it.
+        repeated after the last commit sees the same time. `front`: the task's front once it has read up to `ends`.
+        None: nothing but these records is in front of it.
         """
         self.inputs.plan(ends)
         self.progress.begin()

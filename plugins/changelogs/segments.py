@@ -230,7 +230,7 @@ class _Damage(NamedTuple):
 def further(storage: Storage, reached: Delta, target: str) -> Delta | None:
     """Return the deltas up to `target` that directly follow `reached` in its file; None if they are not all there.
 
-    It reads no more than these, so a copy that follows a task costs what the task writes.
+    It reads only these deltas, so that following a task costs as much as the task writes.
     """
     start = end = reached.start + reached.size
     at, length = reached.version, 0

@@ -62,7 +62,7 @@ def in_layers(
 ) -> Layers:
     """Return the places of boxes of these sizes, which are in these rows, as far as there is room within `limit`.
 
-    `ports`: how far from the left of each box its lines are.
+    `ports`: distance of a box's lines from its left side.
     """
     cells = [_Cell(number, *size, port) for number, (size, port) in enumerate(zip(sizes, ports, strict=True))]
     row_of = {number: place for place, row in enumerate(rows) for number in row}

@@ -37,7 +37,7 @@ DARK_RULES = """@media (prefers-color-scheme: dark) {
 class SideNote:
     """What a drawing says beside a shape. `above` and `below`: text beside the lines that enter and leave it.
 
-    `link`: where a click on the shape leads; None: nowhere.
+    `link`: target of a click on the shape; None: nowhere.
     """
 
     above: str = ""

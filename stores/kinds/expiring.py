@@ -43,7 +43,7 @@ class ExpiryIndex(BytesStore):
     Nothing is hidden here: the store above compares each expiry with its clock. Entries are looked at a little after
     they expire, at multiples of an eighth of the store's TTL or less, so that an entry that is put again and again
     rarely changes its row. With each commit, entries are freed up to twice as many as were put: the work is in
-    proportion to what expires, and comes in portions.
+    proportion to expired entries, in portions.
     """
 
     def __init__(self, below: BytesStore, ttl_ms: int | None, context: StoreContext) -> None:

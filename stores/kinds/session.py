@@ -77,8 +77,8 @@ class KnownSessions:
     def take_changes(self, kept_after: int) -> tuple[list[SessionRow], list[SessionRow]]:
         """Return the rows to remove from the store below, and the rows to add: then it has these sessions.
 
-        A session with another value is in both. Sessions that end at `kept_after` or earlier are forgotten first:
-        they are freed as all that has expired.
+        A session with another value is in both. Sessions that end at `kept_after` or earlier are dropped first: the
+        store frees all expired rows elsewhere.
         """
         rows, stored = self._joined(), self._stored
         if rows and rows[0][0] <= kept_after:

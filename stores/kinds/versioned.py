@@ -52,12 +52,12 @@ class ExpiredVersions:
     """The keys with versions to free, by the time when they can be freed.
 
     A version is gone when the next newer one of its key is at least as old as the bound, and a deletion when it is that
-    old itself. So a version that has an older one, or is a deletion, is in the index, under the end of the bucket
-    of time that it is in: a key that is often put has one row for each bucket, and its versions may be kept for as much
+    old itself. So a version that has an older one, or is a deletion, is in the index, under the end of the bucket of
+    time that it is in: a key that is often put has one row for each bucket, and its versions may be kept for as much
     longer. When the bound is past that time, the key's rows are looked through from the oldest one on.
 
-    Rows are freed on this host only: what is gone is hidden by the rows that stay, and a changelog topic is compacted.
-    A key's rows are freed in the order of time, so an older version never reappears.
+    Rows are freed on this host only: the remaining rows hide gone versions, and a changelog topic is compacted. A key's
+    rows are freed in the order of time, so an older version never reappears.
     """
 
     def __init__(self, below: BytesStore, index: BytesStore, history_ms: int) -> None:
@@ -137,9 +137,9 @@ _NONE = VersionedRecord(None, -1)
 class VersionedStore(VersionedKeyValueStore[Any, Any]):
     """A VersionedKeyValueStore.
 
-    What is gone follows from the rows and the row b"" alone, never from what was freed: a version is gone once a newer
-    one is at least as old as the bound. The bound never goes back, so a program with a longer history does not see the
-    part of it that is still there by chance.
+    Which versions are gone follows from the rows and the row b"" alone, never from freed rows: a version is gone once a
+    newer one is at least as old as the bound. The bound never goes back, so a program with a longer history does not
+    see the part of it that is still there by chance.
 
     `_latest` has the latest version of some keys, with a value of None where that is a deletion: only versions whose
     values callers cannot change (see `ValueForm`).

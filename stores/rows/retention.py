@@ -68,7 +68,8 @@ class Retention:
     def flush(self, changes: int) -> None:
         """Write the numbers, and free what has expired; the commit has about so many `changes`.
 
-        It frees more than it writes, so expired entries do not pile up, and no more, because the next record waits.
+        It frees somewhat more rows than it writes, so that expired entries do not pile up; the next record waits for
+        that.
         """
         if self._has_changed:
             self._below.put(_META, PLAIN + _NUMBERS.pack(self.newest, self.kept_after, self.number))

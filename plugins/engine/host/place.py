@@ -30,7 +30,7 @@ _LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process; `started` tells it from a later one with the same number ("" where the system does not say)."""
+    """A process; `started` distinguishes it from a later one with the same number ("" if unknown)."""
 
     pid: int
     started: str = ""

@@ -24,9 +24,9 @@ from .reports import HostStatus, Meter, SlotPlan, TaskFailure, TaskResult
 class HostInfo:
     """The host that runs an engine.
 
-    `scope` tells hosts of the same slot apart, where the cargo does not. `reason` says why the host was started, for
-    the report of each task that it opens. `world` is what its tasks take from outside. `watched`: processes that the
-    host does not outlive.
+    `scope` distinguishes hosts of the same slot with the same cargo. `reason` says why the host was started, for the
+    report of each task that it opens. `world`: the World of its tasks. `watched`: processes that the host does not
+    outlive.
     """
 
     token: str
@@ -116,8 +116,8 @@ class SlotCargo(Cargo):
 
     `log_directory`: "" where the tasks run in the driver's process. `layout`: None where the driver has one executor,
     and slots need not be claimed. `run` names the run of the query in heartbeats of the continuous mode; without it
-    none are sent, and the driver asks the host instead. `companions`: what each host has beside its tasks.
-    `gives_way`: there is a server of queries, which has the processors first.
+    none are sent, and the driver asks the host instead. `companions`: the companions of each host. `gives_way`: there
+    is a server of queries, which has the processors first.
     """
 
     kind: type[SlotEngine]

@@ -304,8 +304,8 @@ def waiting_records(application_id: str, topic: str, partitions: int, log: Log) 
 class SavedStore:
     """A saved store.
 
-    `parked`: the program that ran last did not name it. `missed`: how far its tasks have gone on since, as text.
-    `accepted`: it may come back all the same.
+    `parked`: the program that ran last did not name it. `missed`: progress of its tasks since, as text. `accepted`: an
+    operator allowed its return.
     """
 
     name: str

@@ -321,8 +321,8 @@ class Sent:
 class Replay:
     """The counts of a replay.
 
-    `left_out`: letters without a source record, and records that are no letters. `held`: how many letters still wait
-    because they cannot go back, by the topic that they were read from, and why.
+    `left_out`: letters without a source record, and records that are no letters. `held`: number of letters that cannot
+    go back yet, by the topic that they were read from, with the reason.
     """
 
     sent: tuple[Sent, ...]
@@ -358,10 +358,10 @@ def replay(
 ) -> Replay:
     """Send selected letters, as their source records were, to `to` or back to where each was read.
 
-    Back means into the same partition; `targets` choose where it is gone, where the key moved, and in `to`. `again`:
-    also letters that were replayed before; None: if the selection goes by place or time. Letters that cannot be sent
-    wait, and hold up no others. Sent and remembered is one commit, so a killed replay continues. At most `limit` are
-    sent. Raises UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id.
+    Back means into the same partition; `targets` choose the partition if that is gone or the key has moved, and for
+    `to`. `again`: also letters that were replayed before; None: if the selection goes by place or time. Letters that
+    cannot be sent wait, and hold up no others. Sent and remembered is one commit, so a killed replay continues. At most
+    `limit` are sent. Raises UnknownTopicError without a topic `to`, ConfigError if an application has the replays' id.
     """
     if to is not None and to not in log.topics():
         raise UnknownTopicError(f"there is no topic {to!r} to replay to")

@@ -51,11 +51,11 @@ _DESTINATIONS: Mapping[str, Destination] = {"earliest": to_earliest, "latest": t
 class Recovery:
     """How a task goes on whose commit is lost, or a position of it.
 
-    `now`: the positions that are left. `then`: where it will start to read. `commit`: the proven commit whose state it
-    continues with. Without it the task keeps its own state if it has positions `now`, else it starts with empty state.
-    `lost`: partitions without a position. `open`: partitions whose start the user has to give, with the reason in
-    `refused` ("" if there are none). `chosen`: partitions whose start the user has given. `outputs`: topics in which
-    records may repeat.
+    `now`: the positions that are left. `then`: the positions from which it will read. `commit`: the proven commit whose
+    state it continues with. Without it the task keeps its own state if it has positions `now`, else it starts with
+    empty state. `lost`: partitions without a position. `open`: partitions whose start the user has to give, with the
+    reason in `refused` ("" if there are none). `chosen`: partitions whose start the user has given. `outputs`: topics
+    in which records may repeat.
     """
 
     task: TaskId

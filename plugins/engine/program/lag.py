@@ -20,9 +20,9 @@ class PartitionLag:
     """How far a task is behind in one of its partitions.
 
     `position`: the committed position, None before the first commit. `lag` counts offsets up to `end`, from the start
-    that `offset_reset` says if there is no position. `internal`: the topic is one of the application's own. `held`: how
-    many of the offsets below `end` cannot be read yet, because an open transaction of a producer holds them back; of a
-    topic of the application's own those are not counted at all.
+    that `offset_reset` says if there is no position. `internal`: the topic is one of the application's own. `held`:
+    number of offsets below `end` that an open transaction of a producer holds back; of a topic of the application's own
+    those are not counted at all.
     """
 
     task: str

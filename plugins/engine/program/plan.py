@@ -44,7 +44,7 @@ class PlannedStore:
     """A store, or one that the program does not name any more, and what becomes of its content.
 
     `fate`: "kept"; "new": it starts empty; "parked": the content stays, and no processor uses it; "comes back": it was
-    parked, and has missed nothing; "filled": from `topic`. `changes`: what is adapted in one commit of each task.
+    parked, and has missed nothing; "filled": from `topic`. `changes`: adaptations, made in one commit of each task.
     """
 
     name: str
@@ -74,11 +74,11 @@ class Plan:
     """What a start of `application_id` does.
 
     `refusal`: why it is refused, and then all else is empty; None if it starts. `is_first`: no program has run under
-    this id. `tasks`: their number. `inputs`: topics from outside. `left_schedules`: names of processors whose
-    saved schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be
-    refused afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition
-    topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
-    what only the start itself can check. `circular_topics`: inputs that what reads them writes, and that are not known
+    this id. `tasks`: their number. `inputs`: topics from outside. `left_schedules`: names of processors whose saved
+    schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be refused
+    afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition topics.
+    Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`: checks
+    that only the start itself can make. `circular_topics`: inputs that what reads them writes, and that are not known
     to be intermediate.
     """
 

@@ -46,9 +46,9 @@ class ResetPlan:
 
     `passed_over`: intermediate topics, which the application writes and reads: it continues at their ends, because it
     writes what they have again. `circular`: inputs that may have results of the application, which it writes again.
-    `topics`: internal topics to delete, each with the number of records that wait there
-    and are dropped. `left_alone`: internal topics that may be another application's, whose id begins with this one's.
-    `tasks`: those with a changelog.
+    `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`:
+    internal topics that may be another application's, whose id begins with this one's. `tasks`: the tasks with a
+    changelog.
     """
 
     moves: tuple[PositionMove, ...]

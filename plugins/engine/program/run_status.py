@@ -34,9 +34,9 @@ class TaskStatus(Counts):
 
     `slot`, `host` and `process` say where it runs. `is_open`: False while it is being opened, which may be a long
     restore. `restore_seconds`: time spent opening it. `records_per_second`: records in, over the last minute.
-    `last_commit_ms`: when the driver heard of its last commit. `punctuations`: how many punctuators were called.
-    `state_bytes`: the size of its local state on disk, up to half a minute old. `restoring`: how far its state is
-    restored, while that lasts. `visits`: by visitor, as in TaskReport.
+    `last_commit_ms`: time at which the driver got the report of its last commit. `punctuations`: number of punctuator
+    calls. `state_bytes`: the size of its local state on disk, up to half a minute old. `restoring`: progress of its
+    restore, if one is running. `visits`: by visitor, as in TaskReport.
     """
 
     task: str
@@ -57,7 +57,7 @@ class TaskStatus(Counts):
 class VisitOfRun:
     """The latest visit of a visitor, as far as the run's tasks have said. `state`: "not over", "over" or "stopped".
 
-    `asked_ms`: when it was asked for. `done` of `tasks` tasks are over, and `visited` entries were visited in all.
+    `asked_ms`: time of the request. `done` of `tasks` tasks are over, and `visited` entries were visited in all.
     """
 
     visitor: str
@@ -117,15 +117,14 @@ class Health:
 class RunStatus(DetailedCounts):
     """A run as its driver knows it. Counts are of the whole run; times are the driver's clock.
 
-    `number` counts the application's runs. `written_ms`: when the driver said this. `ended_ms`: when the run ended;
-    None while it continues. `ended_by`: "done" when everything was processed, a signal's name, or "stop"; None after an
-    error, which is in `error`. `workers_lost` and `moves`: as in `RunSummary`.
-    `events`: the latest of them, the oldest first. `phase`: the state of the run as `Running.state` has it, "" from an
-    earlier release; `phase_since_ms`: when it began. `paused`: the sub-topologies that are paused. `turned_ms`: when
-    the run's loop made its last turn; None before the first. `times`: by name as in TaskReport, and then by
-    sub-topology, the data of a histogram. `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of
-    gets, of puts and of reads of the store backend, and seconds of these reads, by store. `visits`: the latest of each
-    visitor that was asked for.
+    `number` counts the application's runs. `written_ms`: time of this report. `ended_ms`: end of the run; None while it
+    continues. `ended_by`: "done" when everything was processed, a signal's name, or "stop"; None after an error, which
+    is in `error`. `workers_lost` and `moves`: as in `RunSummary`. `events`: the latest of them, the oldest first.
+    `phase`: the state of the run as `Running.state` has it, "" from an earlier release; `phase_since_ms`: when it
+    began. `paused`: the sub-topologies that are paused. `turned_ms`: when the run's loop made its last turn; None
+    before the first. `times`: by name as in TaskReport, and then by sub-topology, the data of a histogram.
+    `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of gets, of puts and of reads of the
+    store backend, and seconds of these reads, by store. `visits`: the latest of each visitor that was asked for.
     """
 
     application_id: str

@@ -223,10 +223,10 @@ def drop_store(note: ProgramNote, number: str, name: str) -> None:
 class SavedTask:
     """A task with stores.
 
-    `partitions`: those that it reads. `layouts`: how its stores are kept, now and before. `identity`: the application's
-    incarnation in the log. `changelog`: where the history was when the application started last, without secrets; None
-    if it is in the log. `count`: how many tasks its sub-topology has, among which keys are divided. `forms`: by store
-    and field, the written forms of its serdes.
+    `partitions`: its input partitions. `layouts`: the present and earlier layouts of its stores. `identity`: the
+    application's incarnation in the log. `changelog`: where the history was when the application started last, without
+    secrets; None if it is in the log. `count`: number of tasks of its sub-topology, which share the keys. `forms`: by
+    store and field, the written forms of its serdes.
     """
 
     id: str

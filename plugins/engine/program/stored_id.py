@@ -14,10 +14,10 @@ from penstock.plugins.engine.task import notes
 class StoredAs:
     """Where an application is since its last resharding.
 
-    `id`: its commits, internal topics and state have this id. `before`: that of the layout before, "" once it was given
-    up. `sources`: by source topic that was replaced, the one that is read instead; `left`: those that were replaced
-    earlier. `starts`: the positions with which the tasks began, by topic and partition. `unused`: the id of a layout
-    that was given up, while not all of it is deleted.
+    `id`: its commits, internal topics and state have this id. `before`: the id of the previous layout, "" once it was
+    given up. `sources`: replaced source topics, with their replacements; `left`: source topics replaced earlier.
+    `starts`: the positions with which the tasks began, by topic and partition. `unused`: the id of a layout that was
+    given up, while not all of it is deleted.
     """
 
     id: str

@@ -83,7 +83,7 @@ class RunView:
     """A run as its companions see it.
 
     `application`: as it was given, with the id and the settings of the run. `waits`: the run waits for the end of
-    another driver. `has_tasks_here`: its tasks run on this machine. `status` and `lag` return what the run knows now.
+    another driver. `has_tasks_here`: its tasks run on this machine. `status` and `lag` return the run's latest ones.
     """
 
     application: Application

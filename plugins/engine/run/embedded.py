@@ -128,8 +128,8 @@ class EmbeddedQuery(Query):
     """The query of a prepared application, in as many task hosts as `processes`; 0: in this process.
 
     With `clock_ms` and `step` the caller sets the planner's clock and steps (see Control). `is_continuous`: tasks work
-    on their own, and are asked twice a second what they did. `world`: what it takes from outside; hosts beside this
-    process have a world of their own.
+    on their own, and are asked twice a second what they did. `world`: its World; hosts beside this process have a world
+    of their own.
     """
 
     def __init__(

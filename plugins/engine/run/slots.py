@@ -53,7 +53,7 @@ class Slots:
 
         Only a batch says which host has a slot. A heartbeat may be of a frozen host, of one whose executor lost the
         slot, or of a new one: its work is returned, but no failures after it has a successor. Each lost host counts
-        once, and so does work that a host tells again until it is heard.
+        once, and so does work that a host reports repeatedly.
         """
         failures = [] if message.failure is None else [message.failure]
         if message.elsewhere:

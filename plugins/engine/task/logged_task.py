@@ -53,8 +53,8 @@ FIRST = "first"
 class LoggedTask(TaskRunner):
     """One task with its log. Not thread-safe.
 
-    `partitions` are the task's input partitions by their names in the log; `task_count` is how many tasks the
-    application has.
+    `partitions` are the task's input partitions by their names in the log; `task_count`: number of tasks of the
+    application.
     """
 
     def __init__(

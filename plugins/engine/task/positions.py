@@ -263,7 +263,7 @@ def offset_reset_of(source: SourceNode, settings: Settings, *, is_internal: bool
 
 
 def starting_offsets(log: Log, resets: Mapping[TopicPartition, str], now_ms: int) -> dict[TopicPartition, int]:
-    """Return the offset that each partition is first read from. `resets`: of each, what `offset_reset_of` returns.
+    """Return the offset that each partition is first read from. `resets`: the result of `offset_reset_of` for each.
 
     By a length of time, that is the first record whose timestamp is not older than it at `now_ms`, or else the end.
     """

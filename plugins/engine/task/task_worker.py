@@ -65,11 +65,11 @@ class TaskWorker(LoggedTask):
     ) -> TaskReport:
         """Run a batch as `run_batch`, but raise RetryRequested instead of waiting before a retry.
 
-        `topic_ids`: ids of the global stores' topics, if `ends` has their partitions. `is_current` is what the task's
-        committer says of itself now, if the caller has asked it (`Log.are_current`). `seconds`: for how long the task
-        fetches records, though once at least; it processes what it has fetched, as far as it need not wait for more of
-        another input, and leaves the rest to the next batch. `visit_seconds`: for how long it visits entries after
-        that, a portion at least. `is_paused`: open the task, and process nothing. `front`: see `Task.plan`.
+        `topic_ids`: ids of the global stores' topics, if `ends` has their partitions. `is_current`: the present result
+        of the committer's `is_current`, if the caller has it (`Log.are_current`). `seconds`: time for fetching records,
+        at least once; it processes what it has fetched, as far as it need not wait for more of another input, and
+        leaves the rest to the next batch. `visit_seconds`: for how long it visits entries after that, a portion at
+        least. `is_paused`: open the task, and process nothing. `front`: see `Task.plan`.
         """
         while True:
             try:

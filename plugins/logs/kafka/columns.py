@@ -69,7 +69,7 @@ class Reader(Consumer):
 
     @abstractmethod
     def take(self, most: int, seconds: float, topics: Collection[str]) -> Taken:
-        """Return up to `most` messages; wait up to `seconds` for them. `topics` are those that it has or had.
+        """Return up to `most` messages; wait up to `seconds` for them. `topics`: the topics that it has or had.
 
         Raises KafkaException when librdkafka refuses the call.
         """
@@ -284,7 +284,7 @@ def _produce(produce: Callable[..., None], batch: OutputBatch, start: int, stop:
 
 
 class _Acknowledged:
-    """The failures that librdkafka has told the plugin of."""
+    """The failures that librdkafka has reported to the plugin."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle

@@ -43,8 +43,8 @@ class KafkaCommitter(TaskCommitter):
     """One transaction a commit, under the task's transactional id. Opening fences, and aborts, a predecessor.
 
     `consumer` belongs to the application's group and reads its committed offsets; the tasks of a process share it.
-    `renewal_seconds`: age at which a commit `expires` (`groups.renewal_seconds`). `copies`: those of the application's
-    offsets; None for what commits no offsets. `is_lasting`: each commit has copies.
+    `renewal_seconds`: age at which a commit `expires` (`groups.renewal_seconds`). `copies`: the copies of the
+    application's offsets; None for commits without offsets. `is_lasting`: each commit has copies.
     """
 
     streams_outputs = True

@@ -26,7 +26,7 @@ class OffsetCopies:
     """The copies of one application's offsets.
 
     `notes` returns its notes as they are now, and `ids` the ids of topics: the copy of an offset in a topic that was
-    deleted does not count for another topic of that name. `topic` is that of the notes, and `create` makes it.
+    deleted does not count for another topic of that name. `topic`: the topic of the notes; `create` makes it.
     """
 
     def __init__(

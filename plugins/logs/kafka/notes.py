@@ -59,7 +59,7 @@ class _Holder:
 
 @dataclass
 class _Wait:
-    """What a process that waits for a lease knows: the token of its claims, and when it looked last.
+    """The state of a process that waits for a lease: the token of its claims, and the time of its last look.
 
     `ahead_ms`: the broker's clock less this machine's stopwatch, from its own claim; None before the first one. `end`
     and `holder`: the end of the claims, and who had the lease by them.

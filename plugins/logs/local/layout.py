@@ -50,8 +50,8 @@ class Extent(NamedTuple):
 class BatchHeader(NamedTuple):
     """The head of a stored batch, before its columns.
 
-    It covers `span` offsets from its base on, and has `records` of them (fewer after compaction). `appended_ms`
-    is when it was appended, by the log's clock.
+    It covers `span` offsets from its base on, and has `records` of them (fewer after compaction). `appended_ms`: time
+    of the append, by the log's clock.
     """
 
     records: int

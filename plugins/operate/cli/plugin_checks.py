@@ -1,4 +1,4 @@
-"""The checks of `penstock plugins --check`: whether each component is of its kind, and plugins that nobody looks for."""
+"""The checks of `penstock plugins --check`: components of the wrong type, and plugins under a wrong entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verb `profile`: where the time of a program goes, on real records, run aside."""
+"""The verb `profile`: the division of a program's time, on real records, run aside."""
 
 from __future__ import annotations
 

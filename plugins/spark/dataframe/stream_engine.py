@@ -340,7 +340,7 @@ class StreamCargo(HostCargo):
 class StreamFunction(WorkerFunction):
     """The function for applyInPandasWithState: hands a task's batch to a task host of this executor.
 
-    `slots`: how many hosts an executor has; 0: as many as its machine has cores. `is_typed`: see `_frame`.
+    `slots`: number of hosts of an executor; 0: as many as its machine has cores. `is_typed`: see `_frame`.
     """
 
     def __init__(self, hosts: HostCaller, slots: int, is_typed: bool) -> None:

@@ -320,9 +320,9 @@ def _class_of_sinks(application: Application, option: str, topic: str, where: st
 
 
 def check_names(types: Mapping[str, Mapping[str, DataType]]) -> None:
-    """Check that Spark tells topics, and the fields of each, apart where it ignores case; `types` by option and topic.
+    """Check that names of topics, and of each one's fields, differ in more than case where Spark ignores case.
 
-    Raises ConfigError with the names.
+    `types`: by option and topic.
     """
     from pyspark.sql.types import StructType
 

@@ -1,4 +1,4 @@
-"""What stands for a topic's serdes where columns are typed: values pass as columns, and not as bytes.
+"""Replacements of a topic's serdes for typed columns: values pass as columns, and not as bytes.
 
 A typed input is a `ValueColumn`, which `ColumnSerde` reads; a typed output is a tuple of one, which `ColumnWriter`
 makes. What is no tuple in the outputs of a typed topic is bytes: a dead letter.

@@ -466,8 +466,8 @@ class _SourceKeys:
 class KeyTasks:
     """Finds the tasks that read records with a key; any thread calls all methods.
 
-    `store`: of the topics whose records reach this store; None, or a store that no source feeds: of all topics that the
-    sub-topology reads.
+    `store`: only the topics whose records reach this store count. With None, or a store without such topics, all topics
+    of the sub-topology count.
     """
 
     def __init__(self, application: Application, subtopology: int, store: str | None = None) -> None:

@@ -53,7 +53,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
         run_histories(lambda: _History(self), examples=self.examples, steps=30)
 
     def test_many_deltas_ask_for_a_snapshot_and_go_with_it(self, tmp_path: Path) -> None:
-        """So the cost of a restore, and the space, stay a constant factor of the state's size."""
+        """Many deltas ask for a snapshot, and are then deleted: restores and space stay in proportion to the state."""
         log = self.open(tmp_path)
         log.append({}, None, "0-v")
         assert not log.wants_snapshot(), "an empty delta needs no snapshot"
@@ -117,7 +117,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
         log.close()
 
     def test_a_large_snapshot_is_never_in_memory(self, tmp_path: Path) -> None:
-        """Of 24 MB, a part at a time: while it is written, and while it is restored."""
+        """A snapshot of 24 MB is written and restored in parts."""
         log = self.open(tmp_path)
         log.append({}, None, "0-v")
         count = 3000
@@ -232,7 +232,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
     def test_a_frozen_process_deletes_nothing_that_its_successor_needs(
         self, tmp_path: Path, frozen: str, successor: str
     ) -> None:
-        """However long it was frozen, and whether its successor committed, cleaned up, or began another chain."""
+        """A frozen process deletes none of its successor's data, however long it was frozen."""
         log = self.open(tmp_path)
         append_each(log, None, "0-v", "1-v", "2-v", "3-v")
         newest: list[str] = []
@@ -288,7 +288,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
             self.open(tmp_path).restore("3-v", None)
 
     def test_tasks_and_applications_are_apart(self, tmp_path: Path) -> None:
-        """The same version name elsewhere is another state."""
+        """Tasks and applications are separate: the same version name elsewhere is another state."""
         where = self.location(tmp_path)
         places = [
             ("one", "0_0"), ("one", "0_1"), ("one", "0_10"), ("one", "10_0"), ("two", "0_0"), ("one-2", "0_0"),

@@ -226,7 +226,7 @@ class ContentTests(ChangelogTests):
             expect(each.restore("000000000002-a", orphan).base, None, "base of a plan for the copy of an orphan")
 
     def test_nothing_is_deleted_within_the_grace_period(self, tmp_path: Path) -> None:
-        """Another process may still restore an earlier version, or be about to commit what looks like an orphan."""
+        """Nothing is deleted within the grace period: another process may restore it, or commit an apparent orphan."""
         log = self.open(tmp_path)
         append_each(log, None, "0-v", "1-v", "2-v")
         log.snapshot("2-v", iter([("s", b"key", b"2-v")]))
@@ -345,7 +345,7 @@ class PlaceTests(ChangelogTests):
 
     @pytest.mark.parametrize("beside_writer", [False, True])
     def test_an_object_that_looked_sees_what_others_write(self, tmp_path: Path, beside_writer: bool) -> None:
-        """It was opened before another one wrote, and has looked: it looks again."""
+        """A changelog that was read before another process wrote sees the later writes."""
         log, early, late = (self.open(tmp_path) for _ in range(3))
         early.beside_writer = late.beside_writer = beside_writer
         with pytest.raises(ChangelogError):
@@ -445,7 +445,7 @@ class PlaceTests(ChangelogTests):
             log.destroy()
 
     def test_nothing_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of snapshots that failed or of measuring, in its folder or the temporary one; nothing after `destroy`."""
+        """Failed snapshots and measurements leave no files; `destroy` leaves none at all."""
         temporary = tmp_path / "temporary"
         temporary.mkdir()
         monkeypatch.setenv("TMPDIR", str(temporary))

@@ -235,7 +235,7 @@ _SINGLE, _PARTS = 6, 6
 
 
 class CrashImages:
-    """Follows the files of an `on_disk`, whatever writes them. Names and sizes last, pages only when synced."""
+    """Follows the files below `on_disk`, and makes images of them after a crash: unsynced pages may be lost."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory

@@ -72,7 +72,7 @@ class HandlerContract:
     """Errors with which records fail. Each is also tried without arguments, where its type allows that."""
 
     def test_each_failure_is_decided(self) -> None:
-        """It raises nothing, also for a punctuator, which has no record, for tombstones, and whatever a record has."""
+        """A handler decides about each failure and raises nothing: also without a record, and for tombstones."""
         for failure in self._failures():
             self._decision(self.made(), failure)
 
@@ -119,7 +119,7 @@ class HandlerContract:
                 )
 
     def test_it_gives_up(self) -> None:
-        """At some attempt it decides otherwise than to try again: a record that always fails must not stop a task."""
+        """A handler stops trying again at some attempt: a record that always fails must not stop a task."""
         for failure in self._failures():
             last = replace(failure, attempt=_MOST_ATTEMPTS)
             decision = self._decision(self.made(), last)

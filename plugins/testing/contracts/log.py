@@ -58,7 +58,7 @@ class PlaceTests(ProcessTests):
             expect(found, own * 2, f"records of partition {partition.partition}, appended and committed")
 
     def test_a_fetch_of_tombstones_only(self, log: Log) -> None:
-        """40,000 records of one key and without values: bounded by their keys, and each is there once."""
+        """A fetch of 40,000 tombstones of one key is bounded by their keys, and returns each once."""
         [partition] = created(log, "t")
         count = 40_000
         log.append(OutputBatch("t", [b"k" * 100] * count, [None] * count, list(range(1, count + 1))))
@@ -103,7 +103,7 @@ class PlaceTests(ProcessTests):
         expect(len(read(log, other)), 4, f"{rule}: records of another partition")
 
     def test_times_of_several_partitions(self, log: Log) -> None:
-        """Each has its own answer, in whatever order it is asked for, also where it has no record."""
+        """Each partition has its own offset for a time, in any order of requests, also without records."""
         one, two, empty = created(log, "t", 3)
         for number, times in enumerate(([10, 30, 20, 40], [40, 10, 20, 20])):
             log.append(OutputBatch("t", [b"k"] * 4, [b"v"] * 4, times, None, [[number]] * 4))

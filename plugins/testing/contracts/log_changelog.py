@@ -87,7 +87,7 @@ class LogChangelogContract:
             expect(found, filled(task.state), f"rows restored for a copy at {have}")
 
     def test_records_are_those_of_the_task(self) -> None:
-        """In the store's topic and the task's partition, with a key each; a deleted row is a tombstone."""
+        """A changelog's records are in the store's topic and the task's partition; a deleted row is a tombstone."""
         task = _Task(self, self._prepared())
         task.next_version()
         rows: list[tuple[bytes, bytes | None]] = [(b"a", wrap(b"1")), (b"b", None), (b"c", wrap(b""))]
@@ -141,7 +141,7 @@ class LogChangelogContract:
             )
 
     def test_any_age_of_a_copy_leads_to_the_state(self) -> None:
-        """Whatever `last_seen` answers. It is of a version alone: a copy of an earlier history is not caught up."""
+        """A copy is restored correctly for any result of `last_seen`. A copy of an earlier history is not caught up."""
         log = self._prepared()
         before = _Task(self, log)
         before.commit({"counts": [(b"a", wrap(b"1"))]})

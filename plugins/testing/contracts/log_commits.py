@@ -54,7 +54,7 @@ class CommitTests(LogTests):
         log.close()
 
     def test_a_commit_takes_an_offset_for_each_record_and_its_markers(self, log: Log) -> None:
-        """As many as `commit_markers`: with fewer, a reader that counts offsets would skip records."""
+        """A commit takes `commit_markers` further offsets: with fewer, a reader that counts would skip records."""
         [partition], [out], [side] = (created(log, topic) for topic in ("in", "out", "side"))
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         for number in range(5):
@@ -65,7 +65,7 @@ class CommitTests(LogTests):
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
     def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
-        """At least `open_files`: with fewer, a runner would refuse starts that work."""
+        """Tasks need at least `open_files` descriptors: else a runner would refuse starts that work."""
         partitions = created(log, "in", 4)
         log.create_topic("out", 1)
         for partition in partitions:
@@ -129,7 +129,7 @@ class CommitTests(LogTests):
         other.close()
 
     def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
-        """It commits nothing, and its successor has read its last commit."""
+        """A replaced process is fenced: it commits nothing, and its successor has read its last commit."""
         [partition] = created(log, "in")
         log.create_topic("out", 1)
         zombie = log.open_committer(APPLICATION, "0_0", [partition])
@@ -172,7 +172,7 @@ class CommitTests(LogTests):
         check(len(found) == 4 or not self.sent_is_hidden)
 
     def test_tasks_and_applications_do_not_fence_each_other(self, log: Log) -> None:
-        """And each application has its own positions."""
+        """Tasks and applications do not fence each other, and applications have separate positions."""
         partitions = created(log, "in", 2)
         first = log.open_committer(APPLICATION, "0_0", partitions[:1])
         second = log.open_committer(APPLICATION, "0_1", partitions[1:])
@@ -185,7 +185,7 @@ class CommitTests(LogTests):
         expect(log.committed(f"{APPLICATION}-2", partitions), {partitions[0]: 3, partitions[1]: None})
 
     def test_an_output_without_a_topic_changes_nothing(self, log: Log) -> None:
-        """It is a production error, and names the topic."""
+        """An output without a topic is a production error that names the topic, and changes nothing."""
         [partition] = created(log, "in")
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         with pytest.raises(ProductionError, match="nowhere"):
@@ -252,7 +252,7 @@ class CommitTests(LogTests):
         log.close()
 
     def test_positions_that_are_told_again_replace_the_first(self, log: Log) -> None:
-        """Also for an application that never ran."""
+        """Positions set again replace the first ones, also of an application that never ran."""
         partitions = created(log, "in", 2)
         log.set_positions(APPLICATION, dict.fromkeys(partitions, 7))
         log.set_positions(APPLICATION, {partitions[1]: 5})
@@ -285,7 +285,7 @@ class CommitTests(LogTests):
         expect(log.last_commit(APPLICATION, "0_0", partitions), after)
 
     def test_positions_at_the_end_are_behind_every_commit(self, log: Log) -> None:
-        """Where it is told to begin at the end, an application meets no record that was committed before."""
+        """An application with positions set to the end reads no record that was committed before."""
         inputs, outputs = created(log, "in"), created(log, "out", 2)
         zombie = log.open_committer(APPLICATION, "0_0", inputs)
         zombie.commit(Commit({inputs[0]: 1}, "v1"), [OutputBatch("out", [b"k"], [b"v"], [1])])

@@ -87,7 +87,7 @@ class FollowingTests(LogTests):
     """Followers: arriving records, pauses, and errors of one partition."""
 
     def test_a_record_that_comes_ends_the_wait(self, log: Log) -> None:
-        """And a poll that waits for nothing ends in time."""
+        """A poll returns with the first record; with a wait of 0 it returns at once."""
         partition, other = created(log, "t", 2)
         with closing(open_follower(log)) as follower:
             follower.add({partition: 0, other: 0})
@@ -117,7 +117,7 @@ class FollowingTests(LogTests):
             expect(records, records_in(log, partition))
 
     def test_an_error_of_one_partition_leaves_the_others_alone(self, log: Log) -> None:
-        """It names the partition, until that is removed; then the partition may be added again."""
+        """An error names its partition, until that is removed; then the partition may be added again."""
         partitions = created(log, "t", 3)
         log.append(OutputBatch("t", [b"k"] * 9, [b"v"] * 9, [0] * 9, None, [[0], [1], [2]] * 3))
         ends = settled_ends(log, partitions)
@@ -139,7 +139,7 @@ class FollowingTests(LogTests):
                     expect(found.get(each, []) + more.get(each, []), records_in(log, each, start))
 
     def test_a_topic_that_is_not_there_is_not_followed(self, log: Log) -> None:
-        """`add` refuses it, and `poll` reports one that was deleted, with the partition."""
+        """`add` refuses a missing topic, and `poll` reports a deleted one, with the partition."""
         [kept], [gone] = created(log, "t"), created(log, "gone")
         with closing(open_follower(log)) as follower:
             with pytest.raises(UnknownTopicError, match="nowhere"):

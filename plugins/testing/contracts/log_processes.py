@@ -118,7 +118,7 @@ class ProcessTests(LogTests):
     """Whether no process of a test can be killed in a write (memory ends with it; of a broker, it is the broker's)."""
 
     def test_a_process_killed_while_it_commits(self, tmp_path: Path, clock: ManualClock) -> None:
-        """Outputs of several topics, positions, version and engine state are those of one commit, and all of it."""
+        """A killed commit takes place whole or not at all: outputs of all topics, positions, version, engine state."""
         killing = _Killing(self, tmp_path, clock)
         for place in chosen(killing.kill(None), _KILLS):
             killing.kill(place)
@@ -206,7 +206,7 @@ class ProcessTests(LogTests):
             log.close()
 
     def test_a_commit_on_a_full_disk(self, tmp_path: Path, clock: ManualClock) -> None:
-        """It raises LogError; the task is opened again, finds the last commit or this one, and commits."""
+        """A commit on a full disk raises LogError; the re-opened task finds the last commit or this one."""
         children = self.children()
         log = self._prepared(tmp_path, clock)
         _open_and_commit(log, 1)
@@ -301,7 +301,7 @@ class DamageTests(ProcessTests):
 
     @pytest.mark.parametrize("damage", ["cut", "emptied", "lost"])
     def test_damaged_files(self, tmp_path: Path, clock: ManualClock, damage: str) -> None:
-        """Each is an error that names file, directory, topic or task, or no harm; without its file, it is new."""
+        """A damaged file causes an error that names it, or no harm; without the file, the log is new."""
         for file, size in self._whole(tmp_path / "whole", clock):
             for number, part in enumerate((0.5, 0.9) if damage == "cut" else (0,)):
                 copy = tmp_path / f"copy-{number}-{file.name}"

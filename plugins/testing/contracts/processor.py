@@ -132,7 +132,7 @@ class ProcessorContract:
     """A failure to repeat alone, as given in its message. Without it, the last failure is tried first."""
 
     def test_it_answers_as_the_reference(self) -> None:
-        """In one partition, with a commit after each record."""
+        """A program answers as the reference: in one partition, with a commit after each record."""
         self._try(lambda data: self._check(self._history(data, alone=True)))
 
     def test_any_number_of_partitions(self) -> None:
@@ -141,11 +141,11 @@ class ProcessorContract:
         self._try(lambda data: self._check(self._history(data, alone=True), partitions=data.draw(partitions)))
 
     def test_tasks_are_reopened(self) -> None:
-        """After each commit, as Spark may do: all state has to be in stores."""
+        """Tasks are re-opened after each commit, as on Spark: all state has to be in stores."""
         self._try(lambda data: self._check(self._history(data, alone=True), reopen_tasks=True))
 
     def test_any_batches(self) -> None:
-        """Where a batch ends must not show, with caches and buffers that are written at a commit included."""
+        """The ends of batches do not affect answers, also with caches and buffers that are written at commits."""
 
         def check(data: st.DataObject) -> None:
             partitions, commit_every = data.draw(st.integers(1, 2)), data.draw(st.integers(2, _MOST_TOGETHER))
@@ -154,7 +154,7 @@ class ProcessorContract:
         self._try(check)
 
     def test_tasks_move(self) -> None:
-        """Between some batches, as in a rebalance: to hosts that have to restore their state."""
+        """Tasks move between some batches to hosts that have to restore their state, as in a rebalance."""
 
         def check(data: st.DataObject) -> None:
             commit_every = data.draw(st.integers(1, _MOST_TOGETHER))
@@ -229,7 +229,7 @@ class ProcessorContract:
             self._try(check)
 
     def test_in_other_surroundings(self) -> None:
-        """In another thread and time zone, while the machine's clock jumps ahead: no answer may depend on them."""
+        """Another thread, time zone and a jumping clock of the machine change no answer."""
 
         def check(data: st.DataObject) -> None:
             history, zone = self._history(data, alone=True), data.draw(st.sampled_from(ZONES))
@@ -286,7 +286,7 @@ class ProcessorContract:
         self._try(check)
 
     def test_state_does_not_grow_for_ever(self) -> None:
-        """The same records again and again, a year apart: entries have to be deleted, or to expire."""
+        """State does not grow when records are repeated, a year apart: entries have to be deleted, or to expire."""
         if self.bounded:
             self._try(lambda data: check_growth(self._events(data), self._driver, self._ends), _GROWING)
 

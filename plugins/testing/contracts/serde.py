@@ -348,7 +348,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
     @_FEW
     @given(st.data())
     def test_a_column_has_nothing_that_is_refused(self, data: st.DataObject) -> None:
-        """Where `deserialize` raises, `deserialize_column` raises, too: the engine then reads value by value."""
+        """A column with a refused value is refused as a whole: the engine then reads value by value."""
         serde = self.made()
         written = serde.serialize(data.draw(self.values))
         foreign = data.draw(self.foreign | _cut(written))

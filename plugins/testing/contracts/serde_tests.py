@@ -418,7 +418,7 @@ class EndsTests(SerdeTests):
     """Values at the ends of the ranges of the serde's types, larger than the usual ones."""
 
     def test_the_ends_of_ranges_come_back_or_are_refused(self) -> None:
-        """By each way to write and read; a value that is changed in silence is a wrong result some day."""
+        """Values at the ends of ranges are read back unchanged or refused, by each way to write and read."""
         if self.changes_ends:
             return
         serde = self.made()
@@ -466,7 +466,7 @@ class EndsTests(SerdeTests):
         return "" if self._is_back(serde, read, value) else f"its text form {shown(form)} is read as {shown(read)}"
 
     def test_bytes_behind_the_end_are_not_ignored(self) -> None:
-        """They are damage, or another serde's: refused, or a part of the value."""
+        """Bytes after the end are refused, or a part of the value: they are damage, or another serde's."""
         serde = self.made()
         # No single zero: JSON takes that for UTF-16.
         for value in [] if self.ignores_the_rest else self._samples(8):

@@ -109,7 +109,7 @@ class StateStoreContract:
                     )
 
     def test_any_history_of_two_keys(self) -> None:
-        """The same, where calls meet: their first arguments are the first two of each type that are drawn."""
+        """The store answers the same when calls share keys: first arguments are two values of each type."""
         self._try(_of_two_keys(self.calls, 20, 40), self._compare)
 
     def test_any_history_of_years(self) -> None:
@@ -118,7 +118,7 @@ class StateStoreContract:
         self._try(_of_two_keys(self.calls, 20, 40, waits), self._compare)
 
     def test_a_long_history(self) -> None:
-        """The same, where some calls are made hundreds of times: of one key there is much."""
+        """The store answers the same when calls are made hundreds of times: one key has many entries."""
 
         def repeated(history: Sequence[Any], places: Sequence[int]) -> list[Any]:
             many = {place % len(history) for place in places}
@@ -292,7 +292,7 @@ class StateStoreContract:
         self._try(st.lists(st.tuples(st.booleans(), self.calls), min_size=10, max_size=20), check)
 
     def test_what_was_flushed_is_all(self) -> None:
-        """After a commit nothing waits, and the next commit writes nothing again."""
+        """After a commit no change waits, and the next commit writes none."""
 
         def check(calls: Sequence[Call]) -> None:
             with _opened(self.spec) as store:
@@ -312,7 +312,7 @@ class StateStoreContract:
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
     def test_equal_histories_have_equal_rows(self) -> None:
-        """And equal answers: no clock, hash, random number, time zone or decimal context of a process is in them."""
+        """Equal histories have equal rows and answers, without any clock, hash, random number or setting."""
         found: list[list[Call]] = []
         self._try(st.lists(self.calls, min_size=5, max_size=20), found.append)
         histories = found[:20]
@@ -365,7 +365,7 @@ class StateStoreContract:
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
     def test_rows_have_the_keys_of_entries(self) -> None:
-        """By `row_keys` `penstock reshard` finds in each row a key of its serde, or it is of the whole store."""
+        """`row_keys` finds in each row a key of its serde, or says that the row is of the whole store."""
         keys = self.spec.row_keys
         if keys is None:
             pytest.skip("the kind does not say where its rows have their keys: `penstock reshard` refuses its stores")

@@ -60,7 +60,7 @@ class KillTests(StoreTests):
 
     @pytest.mark.parametrize("action", ["open", "first write"])
     def test_a_process_killed_in_a_new_directory(self, tmp_path: Path, action: str) -> None:
-        """It is a new directory still, or has the first commit."""
+        """After a kill in a new directory, it is still new, or has the first commit."""
         killing = _Killing(self, tmp_path, _FEW_ROWS)
         for place in killing.places(action, _OTHER_KILLS):
             killing.destroy()
@@ -84,7 +84,7 @@ class KillTests(StoreTests):
 
     @pytest.mark.parametrize("action", ["close", "destroy"])
     def test_a_process_killed_while_it_ends(self, tmp_path: Path, action: str) -> None:
-        """In `close` nothing is lost; after `destroy` was killed, there is all or nothing."""
+        """A kill in `close` loses nothing; after a kill in `destroy`, all is there or nothing."""
         killing = _Killing(self, tmp_path, _FEW_ROWS)
         for place in killing.places(action, _OTHER_KILLS):
             killing.kill(action, place)
@@ -334,7 +334,7 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
             check_reads(backend, now, "opened with a store that was left out in between")
 
     def test_directories_are_apart(self, tmp_path: Path) -> None:
-        """Each task has its own: two of one name in different places, and names with any sign."""
+        """Directories are separate: of one name in different places, and names with any character."""
         names = ["one/0_0", "two/0_0", "a b%20c?d#e", "\u00e9", "'quoted\"", "-"]
         backends, version = [], None
         for name in names:

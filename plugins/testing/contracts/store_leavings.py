@@ -45,7 +45,7 @@ class ReaderTests(StoreTests):
     """A backend that was opened with `read_only=True` sees the last commit, and writes nothing."""
 
     def test_a_reader_in_another_process(self, tmp_path: Path) -> None:
-        """Each read sees the whole last commit; writing is refused."""
+        """A reader in another process sees whole commits, and cannot write."""
         with self._reader(tmp_path) as connection, self.opened(tmp_path) as backend:
             now = NOTHING
             for number in range(8):
@@ -168,7 +168,7 @@ class ReaderTests(StoreTests):
             )
 
     def test_a_reader_beside_a_large_write(self, tmp_path: Path) -> None:
-        """Of 55,000 rows and some megabytes, wherever it is looked at: nothing of it is there, or all."""
+        """A reader sees all or nothing of a write of 55,000 rows, at any step of that write."""
         rows: list[Change] = [(b"%06d" % row, b"new") for row in range(50_000)]
         large: list[Change] = [(b"%06d" % row, b"new") for row in range(5_000)]
         large += [(b"large%d" % row, b"new" * 500_000) for row in range(6)]
@@ -191,7 +191,7 @@ class ReaderTests(StoreTests):
             self._expect_look(reader, after, "a reader after a write of 55,000 rows")
 
     def test_a_reader_is_killed(self, tmp_path: Path) -> None:
-        """In its scan: the writer writes, closes and opens as ever, and `destroy` leaves nothing."""
+        """A reader that is killed in its scan does not disturb the writer, and `destroy` leaves nothing."""
         rows = [(b"%04d" % row, b"old") for row in range(3000)]
         with self.opened(tmp_path) as backend:
             backend.write({"first": rows}, None, "v1")
@@ -458,9 +458,9 @@ class LeavingTests(StoreTests):
 
     @pytest.mark.parametrize("damage", ["cut", "emptied", "lost"])
     def test_damaged_files(self, tmp_path: Path, damage: str) -> None:
-        """Each is an error that names the directory, no trust, a state that was committed, or a directory that is new.
+        """A damaged file leads to an error with the directory, no trust, a committed state, or a new directory.
 
-        Engines need not notice other bytes in the middle of a file, and what was cut is often found by its length.
+        Engines need not notice changed bytes in the middle of a file; a truncated one is often noticed by its length.
         """
         children = self.children()
         rows = [(b"%04d" % row, b"value" * 20) for row in range(400)]

@@ -44,7 +44,7 @@ class RowTests(StoreTests):
 
     @pytest.mark.parametrize("length", LENGTHS)
     def test_a_key_of_any_length(self, tmp_path: Path, length: int) -> None:
-        """It is found, it sorts among its neighbours, and it can be deleted."""
+        """A key of any length is found, sorted among its neighbours, and deleted."""
         keys = sorted(
             {b"k" * length, b"k" * length + b"\x00", b"k" * length + b"\xff", b"k" * max(length - 1, 0), b"k"}
         )
@@ -123,7 +123,7 @@ class RowTests(StoreTests):
             check_reads(backend, now, "opened again after a write of every byte")
 
     def test_writes_of_thousands_of_rows(self, tmp_path: Path) -> None:
-        """Of any number: each row of each is there, replaced or deleted, and nothing else."""
+        """A write of any number of rows is complete: its rows are there, replaced or deleted, and no others."""
         with self.opened(tmp_path) as backend:
             now = NOTHING
             for number, count in enumerate(_COUNTS):
@@ -182,7 +182,7 @@ class RowTests(StoreTests):
             assert backend.get("second", b"largest") == largest, "a value of 18 MiB came back as another one"
 
     def test_a_value_is_replaced_by_one_as_long(self, tmp_path: Path) -> None:
-        """It differs in one byte, at its beginning, in its middle or at its end."""
+        """A value is replaced by one of equal length that differs in one byte, at any place."""
         values = {size: bytearray(os.urandom(size)) for size in (1, 3, 255, 4096, 65_535, 65_536, 1 << 20)}
         version = None
         for number, place in enumerate((None, 0, 0.5, -1)):
@@ -366,7 +366,7 @@ class ScanTests(StoreTests):
             expect(len(kept), 200, "unfinished iterators")
 
     def test_writing_while_iterating(self, tmp_path: Path) -> None:
-        """It never fails, and yields each unchanged entry once, in order."""
+        """Writing during an iteration never fails, and the iterator yields each unchanged entry once, in order."""
         with self.opened(tmp_path) as backend:
             backend.write({"first": [(b"%04d" % number, b"old") for number in range(2000)]}, None, "v0")
             for reverse in (False, True):
@@ -451,7 +451,7 @@ class ScanTests(StoreTests):
             view.close()
 
     def test_a_view_has_every_key_in_order(self, tmp_path: Path) -> None:
-        """Also long ones, and empty values, of some of the stores, and of several versions at once."""
+        """A view has every key in order, also long keys and empty values, of some stores and several versions."""
         rows: dict[bytes, bytes] = {}
         for length in LENGTHS:
             for fill in (b"a", b"\x00", b"\xff"):
@@ -478,7 +478,7 @@ class ScanTests(StoreTests):
             check_reads(backend, now, "after views were closed")
 
     def test_a_view_of_nothing(self, tmp_path: Path) -> None:
-        """Of a new directory it has no version and no rows."""
+        """A view of a new directory has no version and no rows."""
         with self.opened(tmp_path) as backend:
             view = backend.view(STORES)
             if view is not None:
@@ -488,7 +488,7 @@ class ScanTests(StoreTests):
                     expect(found, (None, [[], []]), "a view of a new directory has no version and no rows")
 
     def test_a_view_and_the_end_of_its_backend(self, tmp_path: Path) -> None:
-        """It is read to its end, or raises StoreError; the directory can be opened beside it, and destroyed."""
+        """After its backend is closed, a view can be read to its end, or raises StoreError."""
         entries = [(b"%05d" % row, b"value") for row in range(3000)]
         for number, end in enumerate((StoreBackend.close, StoreBackend.destroy)):
             backend = type(self).open(tmp_path, STORES)

@@ -390,7 +390,7 @@ class WriterTests(StoreTests):
         self._check(tmp_path, NOTHING, f"files were {how}, and a process that had them open was refused")
 
     def test_a_process_stops_while_it_opens(self, tmp_path: Path) -> None:
-        """Or closes, wherever that is: others open beside it, or raise StoreLockedError in a bounded time."""
+        """While a process is stopped in opening or closing, others open, or soon raise StoreLockedError."""
         now = self._commit(tmp_path, NOTHING, _FIRST, "v1")
         children = self.children()
         work = open_when_told, type(self).open, tmp_path
@@ -514,7 +514,7 @@ class WriterTests(StoreTests):
         return now, waited
 
     def test_a_full_disk(self, tmp_path: Path) -> None:
-        """A write for which there is no room raises StoreError and changes nothing; with room it works again."""
+        """A write on a full disk raises StoreError and changes nothing; with space it works again."""
         children = self.children()
         now = self._commit(tmp_path, NOTHING, _FIRST, "v1")
         with children.started(write_without_room, type(self).open, tmp_path) as connection:

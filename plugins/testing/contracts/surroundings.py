@@ -278,7 +278,7 @@ class SurroundingsTests(SerdeTests):
         _in_a_thread(lambda: self._check_again(serde, values, first, form, "where another thread calls"))
 
     def test_the_machines_clock_changes_nothing(self) -> None:
-        """Hosts' clocks differ, and what was saved is read years later."""
+        """The machine's clock changes nothing: hosts' clocks differ, and saved data is read years later."""
         serde, values = self.made(), self._near()
         first = [self._seen(serde, value) for value in values]
         inner = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]

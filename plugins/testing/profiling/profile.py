@@ -176,7 +176,7 @@ def profile_inputs(
     commit_every: int | None = None,
     once: bool = False,
 ) -> Profile:
-    """Run the application with `inputs`; `topics` are numbers of partitions of others that it may write to."""
+    """Run the application with `inputs`; `topics`: numbers of partitions of further output topics."""
     check_inputs(application, inputs)
     named = named_topics(application)
     outputs = {topic: count for topic, count in (topics or {}).items() if named is None or topic in named}

@@ -28,10 +28,10 @@ class Control:
     `stopping`: plan no more batches. `next_tick`: the wall-clock time (ms) at which the first punctuator is due.
     `clock_ms`: the time that batches get, in place of the machine's. `step`: each new number asks for one batch, and
     punctuators do not cause any. `owners`: the identity of the executor that has each slot, by the slot's number as
-    text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all.
-    In continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by
-    the slot's number as text. `standbys`: by the slot's number as text, the tasks of which its host keeps copies.
-    `paused`: the sub-topologies whose tasks process nothing. `visits`: those that were asked for.
+    text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all. In
+    continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by the
+    slot's number as text. `standbys`: by the slot's number as text, the tasks of which its host keeps copies. `paused`:
+    the sub-topologies whose tasks process nothing. `visits`: requested visits.
     """
 
     stopping: bool = False

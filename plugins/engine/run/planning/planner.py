@@ -28,8 +28,8 @@ _AGAIN_SECONDS = 1.0
 class PlannedOpenings:
     """The tasks that the next batch opens. `tasks`: all task ids. `seconds` is a clock that never goes back.
 
-    The runner's list is older than the batch that has just ended: the tasks that this batch opened are left out until
-    the runner has replaced the list, or until it had time to.
+    The runner's list may be older than the last batch. So the tasks opened by that batch are left out until the runner
+    replaces the list, or some seconds have passed.
     """
 
     def __init__(self, tasks: Collection[str], seconds: Callable[[], float]) -> None:
@@ -100,7 +100,7 @@ class Lags:
         self._targets = self.log.end_offsets(self._sources)
 
     def look(self, *, everything: bool) -> None:
-        """Ask the log again, for no more than needed unless `everything`: a request grows with its partitions.
+        """Ask the log again, only for the needed partitions unless `everything`: a request grows with its partitions.
 
         While partitions that have had records lately are behind, the ends of the others are asked for now and then.
         """

@@ -50,7 +50,7 @@ The id of the later layout and the version follow. A program of another layout, 
 class Backends:
     """One backend per backend name, each in a directory of its own under `directory`.
 
-    `where` names the application and the task in errors; `listener` is told of restores. Called by one thread at a
+    `where` names the application and the task in errors; `listener` gets events of restores. Called by one thread at a
     time; `opening` is for any thread.
     """
 

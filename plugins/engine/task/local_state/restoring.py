@@ -16,8 +16,8 @@ _log = logging.getLogger("penstock.state")
 class RestoreProgress:
     """A task whose state is restored: entries so far, entries a second, and seconds since the first one.
 
-    `share`: how much of the history is read, from 0 to 1. `seconds_left`: until all is read, at this rate. None where
-    that is unknown.
+    `share`: read share of the history, from 0 to 1. `seconds_left`: until all is read, at this rate. None where that is
+    unknown.
     """
 
     entries: int

@@ -63,10 +63,10 @@ def first_version(world: World) -> str:
 class TaskState:
     """All stores of one task. One backend per backend name, each in a directory of its own under `directory`.
 
-    `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
-    local state is never ahead of the log's commit: `apply` is called after it. `task_count` is how many tasks the
-    application has. `repeats` and `world` are those of the process. Called by one thread at a time: `open` and
-    `append_layout` may be in another one than the rest.
+    `layouts`: the layouts of stores, including parked ones (None: from the program). The local state is never ahead of
+    the log's commit: `apply` is called after it. `task_count`: number of tasks of the application. `repeats` and
+    `world` are those of the process. Called by one thread at a time: `open` and `append_layout` may be in another one
+    than the rest.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class TaskState:
     def open(self, version: str, refills: Sequence[Refill] = ()) -> None:
         """Bring every backend to `version` and build the stores. Raises ChangelogError when it cannot be reached.
 
-        `refills`: how the read-only stores are filled where this host does not have their content.
+        `refills`: fill read-only stores whose content this host lacks.
         """
         self._coverage = Coverage(self._layouts, version)
         self.backends.refills = {each.spec.store.name: self._changes_of(each) for each in refills}

@@ -59,9 +59,9 @@ class ContinuousWorker(LoggedTask):
     """A task that runs without planned ends. One thread calls it.
 
     Others may `prepare`, `restore` and write a `PendingCommit`. After `open` the loop feeds it records and calls
-    `work`. `begin_commit` returns what is to be written; the task then rests until `end_commit`. After an error
-    that any of these raises the loop calls `abandon_after`, and opens the task again, from the last commit.
-    `phase`: where in the commit interval the task commits, from 0.0 to 1.0.
+    `work`. `begin_commit` returns what is to be written; the task then rests until `end_commit`. After an error that
+    any of these raises the loop calls `abandon_after`, and opens the task again, from the last commit. `phase`: the
+    time of the task's commits within the commit interval, from 0.0 to 1.0.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ContinuousWorker(LoggedTask):
         return task.inputs.fetched()
 
     def out_of_range(self, partition: TopicPartition, error: OffsetOutOfRangeError) -> int:
-        """Go on in a partition whose records are gone, as `offset_out_of_range` says; return from where, or raise."""
+        """Continue in a partition with lost records, as `offset_out_of_range` says; return from where, or raise."""
         assert self.task is not None and self._commits is not None
         self._is_dirty = True
         version = self._commits.last.version
@@ -252,7 +252,7 @@ class ContinuousWorker(LoggedTask):
             self.task.inputs.mark(front, ends)
 
     def step(self, front: Front | None, ends: Mapping[TopicPartition, int] | None) -> None:
-        """Work by a step of a test, up to `ends`, with what its planner knows of what is in front; see `Task.plan`."""
+        """Work by a step of a test, up to `ends`, with the front known to its planner; see `Task.plan`."""
         self._front = None if front is None else UNKNOWN
         self._of_step = None if front is None else (front, ends)
         self._is_stepping = True

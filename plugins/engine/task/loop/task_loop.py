@@ -42,7 +42,7 @@ _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
 _ALARM_SECONDS, _IDLE_LOOKS = 0.02, 50
-"""After so many looks without any work, the alarm looks no more until there is some: an idle process costs nothing."""
+"""Number of looks without work after which the alarm rests until the next work: an idle process costs nothing."""
 _MOST_QUEUED, _MOST_QUEUED_BYTES = 100_000, 32 << 20
 """An input with more records, or about so many bytes, that wait is not read on, until it has a fifth of that."""
 _SAMPLED, _RECORD_BYTES = 8, 100
