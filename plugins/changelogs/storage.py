@@ -193,14 +193,14 @@ class LocalStorage(Storage):
         That process may have died before it synced the names.
         """
         files, path = self.world.files, self.location
-        directory = files.make_directory(path)
-        for number in range(max(len(directory), self._folders + 1)):
+        new_paths = files.make_directory(path)
+        for number in range(max(len(new_paths), self._folders + 1)):
             above = os.path.dirname(path)
             try:
                 files.sync_directory(above)
             except OSError:
                 # It is not ours: it may be unreadable, or on a file system that syncs no directory.
-                if path not in directory and number == self._folders:
+                if path not in new_paths and number == self._folders:
                     break
                 raise
             path = above

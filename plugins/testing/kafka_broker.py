@@ -255,8 +255,8 @@ def temporary_directory() -> Path:
 class KafkaCluster(Server):
     """Several brokers, each topic replicated to all of them: `with KafkaCluster(2) as cluster: ...`.
 
-    The first broker is the only controller: kill another one. What a dead broker led moves after three seconds. A
-    producer's write is answered by the replicas that are alive. `options` are settings of each broker.
+    The first broker is the only controller: kill another one. Partitions led by a dead broker move after three seconds.
+    A producer's write is answered by the replicas that are alive. `options` are settings of each broker.
     """
 
     def __init__(

@@ -185,7 +185,7 @@ class Environment:
             if self._lmdb is not None:
                 return self._lmdb
             self._drop_inherited()
-            directory = make_private_directory(self.directory)
+            new_paths = make_private_directory(self.directory)
             # No uninitialised memory is ever written here, so clearing it first (meminit) only costs time.
             # No spare transactions: a forked child that closes its copy would free the reader slots of its parent.
             environment: Any = lmdb.open(
@@ -203,7 +203,7 @@ class Environment:
                 self._databases = self._open_databases(environment)
                 # The one above also for a process that died when it had made this one.
                 _sync_names(
-                    {self.directory, os.path.dirname(self.directory), *(str(each.parent) for each in directory)}
+                    {self.directory, os.path.dirname(self.directory), *(str(each.parent) for each in new_paths)}
                 )
             except BaseException:
                 environment.close()

@@ -174,7 +174,7 @@ def _sentences(run: RunStatus, behind: str, now_ms: int) -> list[str]:
 
 
 def _expiry(run: RunStatus, kept_until: int | None, now_ms: int) -> str:
-    """Return for how long the log has the committed positions, if nobody repeats them, or it is time to."""
+    """Return how long the log keeps committed positions, as advice; "" while a running task will repeat them in time."""
     if kept_until is None:
         return ""
     left = (kept_until - now_ms) / 1000

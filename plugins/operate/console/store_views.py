@@ -96,7 +96,7 @@ def _refused(error: Refused | PenstockError) -> Context:
 
 
 def shown(value: Any) -> str:
-    """Return a value as text: JSON for what is no text, and only the beginning of a long one.
+    """Return a value as text: JSON for other values than text, and only the beginning of a long one.
 
     Control characters are escaped: a page would leave them out, or show others.
     """

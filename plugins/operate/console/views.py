@@ -63,7 +63,7 @@ def overview(view: View, *, hides: bool = False) -> Context:
 
 
 def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
-    """Return labels, values, and the kind of those that are not as they should be."""
+    """Return labels, values, and the kind of abnormal values."""
     is_running = view.state == "running"
     tasks, rate = view.tasks(), view.interval.rate
     open_tasks = sum(each.status is not None and each.status.is_open for each in tasks)

@@ -474,14 +474,14 @@ class KeyTasks:
         self._application, self._number = application, subtopology
         self._counted: tuple[Mapping[str, SavedTask], int] | None = None
         part = application.program.subtopology(subtopology)
-        feeding = {} if store is None else application.program.sources_of_stores(part)
-        names = feeding.get(store or "", set())
+        sources_by_store = {} if store is None else application.program.sources_of_stores(part)
+        names = sources_by_store.get(store or "", set())
         self._sources: list[_SourceKeys] = []
         for source in [each for each in part.sources if each.name in names] or part.sources:
-            made = _SourceKeys(application, source)
-            alike = (each for each in self._sources if each.is_default and each.source.key_serde == source.key_serde)
-            if not made.is_default or next(alike, None) is None:
-                self._sources.append(made)
+            keys = _SourceKeys(application, source)
+            equal = (each for each in self._sources if each.is_default and each.source.key_serde == source.key_serde)
+            if not keys.is_default or next(equal, None) is None:
+                self._sources.append(keys)
 
     @property
     def only_compute(self) -> bool:

@@ -94,7 +94,7 @@ class ViewBackend(StoreBackend):
         raise StoreError(f"{', '.join(sorted(changes)) or 'a store'}: a query reads, and writes nothing")
 
     def show(self, other: ViewBackend) -> None:
-        """Show the view of another one from now on; only that one closes it."""
+        """Switch to another snapshot's view; only that one closes it."""
         self._view, self._count, self._release = other._view, other._count, None
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class Ahead:
             self.running.discard(name)
 
     def close(self) -> None:
-        """Begin no more calls, and wait for those that run; idempotent."""
+        """Begin no more calls, and wait for running ones; idempotent."""
         with self._lock:
             self._has_closed = True
         if self._threads is not None:
@@ -207,7 +207,7 @@ class NoteReader:
         """When the last look began, in seconds of a stopwatch."""
 
     def renew(self) -> None:
-        """Look again if it is time to. Raises what `look` does, and WouldWait within `at_once`."""
+        """Look again if it is time to. Raises the errors of `look`, and WouldWait within `at_once`."""
         age = self._seconds() - self.at
         if not may_wait() and age > _AHEAD_SECONDS:
             self._ahead.start(self._name, self._look)
@@ -324,7 +324,7 @@ class Copies(ABC):
         return found
 
     def task(self, subtopology: int, name: str) -> SavedTask:
-        """Return one task. Raises ConfigError for one that is not of the sub-topology, and as `tasks`."""
+        """Return one task. Raises ConfigError for a task of another sub-topology, and as `tasks`."""
         tasks = self.tasks(subtopology)
         if name not in tasks:
             advice = did_you_mean(name, tasks) or f"it is in: {', '.join(tasks) or 'none that has run'}"
@@ -401,9 +401,9 @@ class Copies(ABC):
         return found.version is not None and may_precede(commit.version, found.version)
 
     def note_followed(self, task: SavedTask, commit: Commit) -> None:
-        """From now on let no version before a commit answer as a fresh one: a reader of changes begins behind it.
+        """From now on, versions before `commit` do not count as fresh: a reader of changes begins at that commit.
 
-        The reader reads the store next. From a version before it would never get the changes in between.
+        The reader reads the store next. At an earlier version it would miss the changes in between.
         """
         self._followed[task.id] = commit, self.world.seconds()
 
@@ -446,7 +446,7 @@ class Copies(ABC):
 
     @abstractmethod
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
-        """Return the snapshot with what the log says of its version now."""
+        """Return the snapshot with the log's present statement about its version."""
 
     # ------------------------------------------------------------------ facts
 

@@ -199,7 +199,7 @@ class Queries:
         return {name: kind_of(each) for name, (_, each) in sorted(self._stores.items())}
 
     def declared(self, name: str) -> StoreBuilder:
-        """Return a store as the program declares it. Raises ConfigError for one that queries cannot read."""
+        """Return a store as the program declares it. Raises ConfigError for a store that queries cannot read."""
         return self._found(name)[1]
 
     def key_tasks_of(self, name: str) -> KeyTasks | None:
@@ -255,7 +255,7 @@ class Queries:
     # ------------------------------------------------------------------ metadata
 
     def lags(self, store: str) -> Sequence[TaskLag]:
-        """Return how far the copy of a store is behind in each task. Semantics: `allLocalStorePartitionLags`."""
+        """Return the lag of a store's copy in each task. Semantics: `allLocalStorePartitionLags`."""
         reading = self.reading(store, _AS_IT_IS)
         return [reading.copies.lag(task, store) for task in reading.tasks()]
 
@@ -280,7 +280,7 @@ class Queries:
         return active_server(self.application, self._log)
 
     def task_servers(self) -> list[TaskServer]:
-        """Return the servers beside the tasks that can be reached from here, those with local state first.
+        """Return the servers beside the tasks that can be reached from here, first the ones with local state.
 
         Raises LogError.
         """

@@ -301,7 +301,7 @@ class Cluster:
                     self.contents.note(self.application, task, version, tables, f"the local state of {where}")
 
     def _is_content_of(self, task: str, version: str | None) -> bool:
-        """Return whether a copy at a version has its content alone.
+        """Return whether a copy named after a version has that version's content exactly.
 
         With a changelog in topics, a host that wakes may restore later changes under an earlier version: harmless, as
         they are applied once more.
