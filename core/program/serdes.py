@@ -106,7 +106,7 @@ def make_serde(name: str, what: str) -> Any:
 
 
 def find_serde(name: str, what: str) -> None:
-    """Refuse the name of a serde that is not installed, or its argument. One without argument is not imported."""
+    """Check that a serde is installed, and its argument, if any. A serde without argument is not imported."""
     if ":" in name:
         make_serde(name, what)
     else:

@@ -215,7 +215,7 @@ class TaskProcess:
 
 
 class _Resources(ProcessResources):
-    """Those of a host of the test driver: its directory is not where the settings say, and no time passes."""
+    """The ProcessResources of a host of the test driver, with its own directory, and without real waiting."""
 
     def __init__(self, clock: Clock, host: Path, repeats: Repeats) -> None:
         super().__init__(World(clock=clock, sleep=lambda seconds: None))

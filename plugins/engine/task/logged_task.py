@@ -99,7 +99,7 @@ class LoggedTask(TaskRunner):
         return None if self._commits is None else self._commits.last
 
     def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
-        """Let the task make the visits that were asked for; None: nothing is known of them. See `Visits.ask`."""
+        """Let the task make the requested visits; None: they are unknown. See `Visits.ask`."""
         self._visits = visits, portion
         if self.task is not None:
             self.task.visits.ask(visits, portion)

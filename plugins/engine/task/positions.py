@@ -255,7 +255,7 @@ def _no_records(partition: TopicPartition, next_offset: int) -> RecordBatch:
 def offset_reset_of(source: SourceNode, settings: Settings, *, is_internal: bool) -> str:
     """Return "earliest", "latest" or a length of time. An internal topic is always read from its start.
 
-    What it has is the application's own, also where a task opens after another has written to it.
+    All its records belong to the application, also the ones written before the task is opened.
     """
     if is_internal:
         return EARLIEST

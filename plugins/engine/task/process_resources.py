@@ -65,8 +65,9 @@ class ProcessResources:
         self._next_clean_up: dict[str, int] = {}
         self._started_ms = world.clock.now_ms()
         self.is_settled = True
-        """Whether every task of the application is open somewhere, as far as the driver knows, if there is one. Before,
-        local state that nobody uses may be that of a neighbour that is about to start."""
+        """Whether every task of the application is open somewhere, as far as the driver knows, if there is one. Before
+        that, unused local state may belong to another process that is about to start.
+        """
         self.topic_ids = RecentIds(world.seconds)
         """The ids of the topics that open tasks read."""
         self._epochs: dict[str, EpochCheck] = {}

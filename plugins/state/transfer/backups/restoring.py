@@ -340,9 +340,7 @@ class _Restoring:
         return json.dumps(state, separators=(",", ":")).encode() if state else b""
 
     def _write_records(self) -> Mapping[TopicPartition, int]:
-        """Make the repartition topics; write the waiting records; return their start offsets, by former partition
-        names.
-        """
+        """Make the repartition topics and write the waiting records; return their start offsets, by former names."""
         counts = self._backup.note["fingerprint"]["partitions"]
         before = [TopicPartition(topic, number) for topic in self._names for number in range(counts[topic])]
         now = {each: self._here(each) for each in before}
