@@ -13,7 +13,7 @@ from .errors import ConfigError
 
 
 class Clock(Protocol):
-    """Answers what time it is."""
+    """A source of the present time."""
 
     def now_ms(self) -> int:
         """Return milliseconds since the epoch."""
@@ -55,7 +55,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
 
 def duration_ms(duration: Duration, what: str = "duration", *, may_be_negative: bool = False) -> int:
-    """Return `duration` in milliseconds. Raises ConfigError with `what` for anything else, and for less than nothing.
+    """Return `duration` in milliseconds. Raises ConfigError, which begins with `what`, for other values.
 
     >>> duration_ms("1h30m"), duration_ms(timedelta(seconds=2))
     (5400000, 2000)
@@ -75,7 +75,7 @@ def duration_ms(duration: Duration, what: str = "duration", *, may_be_negative: 
 
 
 def unit_hint(given: object) -> str:
-    """Return the end of a message about a length of time that is a bare number: what to write; "" for other things."""
+    """Return a hint for a message about a bare number in place of a length of time; "" for other values."""
     number = str(given).strip() if type(given) in (int, float, str) else ""
     if re.fullmatch(r"\d+(\.\d+)?", number) is None:
         return ""

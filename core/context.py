@@ -32,7 +32,7 @@ class NodeMetrics:
         self.dropped[reason] += count
 
     def add(self, other: NodeMetrics) -> None:
-        """Add the counts of the same node in another task, or when this one was open before."""
+        """Add the counts of the same node in another task, or in an earlier opening of this task."""
         self.records_in += other.records_in
         self.records_out += other.records_out
         self.dropped.update(other.dropped)
@@ -95,19 +95,18 @@ class ValueTransformerContext(Protocol):
     ) -> Cancellable:
         """Call `punctuator` with the time each time `interval` of `clock` has passed.
 
-        Firing times are aligned to `start` (ms since the epoch; default 0 for stream time, now for the
-        wall clock). A clock that is late fires once, not once for each interval missed. A punctuator that
-        schedules itself again is not called again at the same time.
-        Semantics: KIP-138 and KIP-1146.
+        Firing times are aligned to `start` (ms since the epoch; default 0 for stream time, now for the wall clock). A
+        clock that is late fires once, not once for each interval missed. A punctuator that schedules itself again is
+        not called again at the same time. Semantics: KIP-138 and KIP-1146.
 
-        Schedules are saved with each commit, and a task that is opened again goes on with them. It finds the callback
+        Schedules are saved with each commit, and a task that is opened again continues with them. It finds the callback
         by `name`, or by the name of the processor's method. So outside `init`, schedule a method of the processor, or
         give a name under which `init` has scheduled a callback; that callback is called. In `init` any function may be
         scheduled. Several schedules of the same method, or without one, are identified by their order.
 
         A `name` identifies one schedule of the node: scheduling it again replaces it. Without a name, each call makes
-        another schedule, with one exception: if `init` made a schedule and it was cancelled, the next call with the
-        same method makes it anew, and the handle that `init` got is valid for it.
+        another schedule, with one exception: if a schedule of `init` was cancelled, the next call with the same method
+        makes it again, and `init`'s handle is valid for it.
 
         When a re-opened task calls `init`, each schedule that `init` makes gets the state in which it was saved: a
         cancelled one stays cancelled.
@@ -140,26 +139,26 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         ...
 
     def schedule_when_settled(self, interval: Duration, punctuator: Punctuator, name: str) -> None:
-        """Schedule by the wall clock, as `schedule` does, but call `punctuator` only once there is nothing in front.
+        """Schedule by the wall clock, but call `punctuator` only when everything in front of the task has been read.
 
-        It is called with the time as of which everything in front of the task has been read: the records that the
-        task's inputs had then, and those that the tasks in front of it, by repartition topics, made of theirs. An
-        operator for which silence has a meaning asks for that: records that wait are no silence.
+        The argument of the call is the time as of which that is so. In front are the records that the task's inputs had
+        then, and the records that upstream tasks made of theirs for repartition topics. Operators for which silence has
+        a meaning use this: records that wait must count before a timeout does.
         """
         ...
 
     def offsets_read_in_front(self) -> int:
-        """Return how many offsets tasks in front of this one had read when `schedule_when_settled` called last.
+        """Return the number of offsets that upstream tasks had read at the last call by `schedule_when_settled`.
 
-        Another number than before: something was read there since. 0 where no task is in front.
+        A changed number means that upstream tasks have read more since. 0 without upstream tasks.
         """
         ...
 
     def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return `run` for records that this node had kept back, and lets go while it processes another one.
+        """Return `run` for records that this node has held back and releases while it processes another record.
 
-        If `run` fails, `processing_handler` decides about the record that had waited. Where that is dropped, the other
-        one goes on.
+        If `run` fails, `processing_handler` decides about the held record. If that record is dropped, the current one
+        continues.
         """
         ...
 

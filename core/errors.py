@@ -41,10 +41,10 @@ class ProductionError(PenstockError):
 
 
 class RecordRefusedError(ProductionError):
-    """A log refused a record for what it is, and nothing was changed.
+    """A log refused a record, and nothing was changed.
 
-    `above`: the topic takes none whose key and value have more bytes; `without_key`: it takes none without a key;
-    `earliest`, `latest`: for now it takes none with a timestamp (ms) before or after that.
+    `above`: maximum bytes of key and value in this topic. `without_key`: the topic requires a key. `earliest`,
+    `latest`: the topic currently refuses timestamps (ms) before or after these.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RecordRefusedError(ProductionError):
 
     @property
     def moves_with_the_clock(self) -> bool:
-        """Whether the topic takes such a record at another time."""
+        """Whether the topic accepts such a record at another time."""
         return self.earliest is not None or self.latest is not None
 
     def refuses_more_than(self, other: RecordRefusedError) -> bool:
@@ -114,10 +114,7 @@ class ChangelogError(PenstockError):
 
 
 class LogError(PenstockError):
-    """The log (topics, positions, commits) cannot be used.
-
-    `partition`: the one whose error it is, where a call reads several; else None.
-    """
+    """The log (topics, positions, commits) cannot be used. `partition`: the affected one, if a call reads several."""
 
     partition: TopicPartition | None = None
 
@@ -154,14 +151,14 @@ class IncompatibleStateError(PenstockError):
 
 
 class RuntimeUnavailableError(PenstockError):
-    """Something the runtime needs is not there (Java, a package), with what to do."""
+    """A requirement of the runtime is missing (Java, a package); the message has advice."""
 
 
 class MissingPackageError(RuntimeUnavailableError, ImportError):
     """A package that a feature needs is not installed; the message has the command that installs it.
 
     It is an ImportError too, so `try: ... except ImportError` around an import works as with any library. `packages`:
-    the names of the packages; `lack`: what is wrong with them, "is not installed" for instance.
+    the names of the packages; `lack`: the problem, such as "is not installed".
     """
 
     def __init__(self, message: str, *, name: str = "", packages: tuple[str, ...] = (), lack: str = "") -> None:

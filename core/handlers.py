@@ -1,4 +1,4 @@
-"""Error handlers: what to do with a record that cannot be read, processed or produced."""
+"""Error handlers: decisions about records that cannot be read, processed or produced."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class Retry:
 
 
 def needs_no_record(handler: Handler) -> bool:
-    """Return whether a handler is known to decide without what a record contains."""
+    """Return whether a handler is known to decide without the record's content."""
     while isinstance(handler, Retry):
         handler = handler.then
     return handler is fail or handler is skip

@@ -1,4 +1,4 @@
-"""MetricsReporter: gets the metrics of a run every few seconds; what a metrics system of another kind needs."""
+"""MetricsReporter: gets the metrics of a run every few seconds, to send them to any metrics system."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class MeasureKind(Enum):
 
 @dataclass(frozen=True)
 class Measure:
-    """A metric with all its samples: values with those of their labels, in the order of `labels`.
+    """A metric with all its samples: values with the values of their labels, in the order of `labels`.
 
     The first label is `application`. A value of a histogram is the sum of its seconds, and then the count of each
     bucket. The name of a counter has no `_total`.

@@ -1,4 +1,4 @@
-"""Operator: a processor whose work is compiled once into a function, as those behind the verbs of the DSL are."""
+"""Operator: a processor whose work is compiled once into a function. The DSL's verbs use it."""
 
 from __future__ import annotations
 

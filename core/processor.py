@@ -17,16 +17,17 @@ from .support.callbacks import check_plain
 class Processor(ABC):
     """One node of a topology: gets records one at a time and forwards any number to its children.
 
-    A task makes its own instance and calls `init`, then `process` for each record, then `close`, all from
-    one thread. Instances are made anew whenever the task is opened, which may be before any batch:
-    attributes do not survive, stores do. An exception meets the processing exception handler.
-    Semantics: Kafka Streams' Processor API (KIP-478).
+    A task makes its own instance and calls `init`, then `process` for each record, then `close`, all from one thread. A
+    new instance is made whenever the task is opened, which may be before any batch: attributes do not survive, stores
+    do. An exception meets the processing exception handler. Semantics: Kafka Streams' Processor API (KIP-478).
     """
 
     context: ProcessorContext
     takes_tuples: ClassVar[bool] = False
-    """Whether the engine may hand it, in place of a Record, a plain tuple of the same four parts, which is made in a
-    third of the time. Such a processor reads records by position."""
+    """Whether `process` accepts a plain tuple of a Record's four parts, which costs a third of a Record.
+
+    Such a processor reads records by position.
+    """
     forwards_each: bool = False
     """Whether it forwards each record that it gets once, at once, unless it raises or drops it
     (`context.metrics.drop`), and nothing else: then the engine need not count the records that it forwards, or gets. An
@@ -131,9 +132,9 @@ class ConnectedStoreProvider(Protocol):
     """
 
     def stores(self, *args: Any, **options: Any) -> Iterable[StoreBuilder]:
-        """Return declared stores; called with the arguments that make a processor, when a node is added.
+        """Return declared stores; called with the arguments of the processor when a node is added.
 
-        A store that several nodes bring is one store, which they share; so it has to be declared alike each time.
+        Nodes that return a store of the same name share it, so each of them has to declare it alike.
         """
         ...
 
@@ -145,10 +146,10 @@ _WITH_ARGUMENT = (*_WITHOUT_ARGUMENT, "argument")
 
 
 class Visitor(NamedTuple):
-    """What `visitor` says of a method.
+    """The declaration of a `visitor` method.
 
-    `store`: the store that it visits; None: the only one that its node is connected to. `takes_argument`: it is called
-    with the argument of the visit, too. `needs_argument`: it cannot be called without one.
+    `store`: the store that it visits; None: the only one that its node is connected to. `takes_argument`: it accepts
+    the argument of the visit. `needs_argument`: it requires that argument.
     """
 
     store: str | None

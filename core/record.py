@@ -78,11 +78,11 @@ _new = tuple.__new__
 
 @dataclass(slots=True)
 class RecordBatch:
-    """Raw records of one partition in offset order, by column; what a log hands to a task.
+    """Raw records of one partition in offset order, by column: the input of a task from a log.
 
-    All columns have one length. `offsets` ascends, with gaps where a log compacts or keeps
-    transaction markers. `headers` is None when no record has any. `next_offset` is the position
-    after this batch: at least the last offset + 1.
+    All columns have one length. `offsets` ascends, with gaps where a log compacts or keeps transaction markers.
+    `headers` is None when no record has any. `next_offset` is the position after this batch: at least the last offset +
+    1.
     """
 
     topic: str

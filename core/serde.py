@@ -1,4 +1,4 @@
-"""Serdes: how keys and values become bytes. The interface, and those that need no library."""
+"""Serdes convert keys and values to bytes and back. The interface, and the serdes without a library."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Serde(ABC, Generic[T]):
     """Turns values of one kind into bytes and back.
 
     The engine never hands over None: a missing key, a missing value and a tombstone stay None. Both methods raise
-    SerdeError for what they cannot convert; any other exception is treated the same. A serde is used by one thread at a
-    time and must survive pickling.
+    SerdeError for values that they cannot convert; any other exception is treated the same. A serde is used by one
+    thread at a time and must survive pickling.
 
     `immutable_types`: exact types that `serialize` accepts without fail, whose values cannot be changed, and which come
     back equal and of the same type. A store may hold such values as objects until the next commit and serialize them
-    then. Leave it empty when in doubt.
-    `checked_types`: the same, but `serialize` may refuse some values of them (an int too large). A store serializes
-    such a value at once, and may hold it as an object for reading. `window_bytes`: number of bytes at the end that say
-    the window of a key; the default partitioner leaves them out. `value_type`: type of all values, as `of` takes it.
-    Keys are compared as bytes, by stores, partitions and groups: what is to be one key must be written alike; keys with
-    other bytes are two, even if Python calls them equal (1 and True). Ranges follow the order of those bytes.
+    then. Leave it empty when in doubt. `checked_types`: the same, but `serialize` may refuse some values of them (an
+    int too large). A store serializes such a value at once, and may hold it as an object for reading. `window_bytes`:
+    number of bytes at the end that say the window of a key; the default partitioner leaves them out. `value_type`: type
+    of all values, as `of` takes it. Keys are compared as bytes, by stores, partitions and groups: what is to be one key
+    must be written alike; keys with other bytes are two, even if Python calls them equal (1 and True). Ranges follow
+    the order of those bytes.
 
     To write one, subclass it. Pass an instance wherever a serde may be named; the hook `penstock_serdes` names it:
 
@@ -74,7 +74,7 @@ class Serde(ABC, Generic[T]):
         return self.serialize
 
     def deserialize_column(self, column: Sequence[bytes | None]) -> list[T | None]:
-        """Return a list of what `deserialize` returns for each of `column`, None for None.
+        """Return a list with the result of `deserialize` for each element of `column`, None for None.
 
         Override it where that is faster. It may raise anything: the engine then calls `deserialize` for each. A list of
         another length is an error that stops the task.
@@ -101,7 +101,8 @@ class Serde(ABC, Generic[T]):
         """Check at a start what the serde needs from outside, and whether its schema fits what is there.
 
         Called once in the process that starts the application, and by the test driver, for topics (bound) and stores.
-        `writes`: it also writes. Raises SerdeError for what does not fit, SerdeUnavailableError if nothing answers.
+        `writes`: it also writes. Raises SerdeError if the schema does not fit, SerdeUnavailableError if nothing
+        answers.
         """
 
     def written_form(self) -> str:
@@ -121,10 +122,10 @@ class Serde(ABC, Generic[T]):
         return f"{name}({sha256(plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
 
     def unreadable(self, form: str) -> str:
-        """Return why this serde cannot read what a serde of the written form `form` wrote; "" if it can.
+        """Return why this serde cannot read data in the written form `form`; "" if it can.
 
-        A start of a changed program asks this for each store. Override it in a serde that reads older forms of its
-        own. The words follow "the store was written with value_serde", and name what was written, and what to change.
+        A start of a changed program calls this for each store. Override it in a serde that reads older forms of its
+        own. The text follows "the store was written with value_serde", and names the old form and what to change.
 
         >>> IntSerde().unreadable(IntSerde().written_form()), IntSerde().unreadable("acme.Serde")
         ('', 'acme.Serde and now has penstock.serde.IntSerde')
@@ -133,10 +134,10 @@ class Serde(ABC, Generic[T]):
         return "" if form == now else f"{form} and now has {now}"
 
     def unfindable(self, form: str) -> str:
-        """Return why keys that a serde of the written form `form` wrote have other bytes now; "" if they have the same.
+        """Return why keys have other bytes now than in the written form `form`; "" if they have the same.
 
-        Rows are found by the bytes of their keys. A start asks this of the serdes of keys, where `unreadable` returns
-        "". Override it in a serde that also writes keys as older forms of its own did.
+        Rows are found by the bytes of their keys. A start calls this for the serdes of keys, where `unreadable` returns
+        "". Override it in a serde that also writes keys in older forms of its own.
 
         >>> IntSerde().unfindable(IntSerde().written_form())
         ''
@@ -155,7 +156,7 @@ class Serde(ABC, Generic[T]):
         return to_json(value)
 
     def from_json(self, data: Any) -> T:
-        """Return the value whose text form is `data`. Raises SerdeError for what this serde does not take."""
+        """Return the value whose text form is `data`. Raises SerdeError for data that is not of this serde."""
         return self.deserialize(self.serialize(from_json(data)))
 
 
@@ -249,7 +250,7 @@ class _StructSerde(Serde[T]):
             ) from error
 
     def serializer(self) -> Callable[[Any], bytes]:
-        """Return a function that packs at once what is exactly of the serde's type."""
+        """Return a function that packs values of exactly the serde's type, without further checks."""
         kind, pack, serialize = self.types[0], self.layout.pack, self.serialize
         return lambda value: pack(value) if type(value) is kind else serialize(value)
 
@@ -377,7 +378,7 @@ def _wrong(serde: str, expected: str, value: object) -> SerdeError:
 
 
 class WrappingSerde(Serde[T]):
-    """A serde that is made of others, its attributes: what it is told, they are told as well.
+    """A serde that is made of others, its attributes: calls of `bind`, `prepare` and the like go to them as well.
 
     Override `written_form` where an attribute that is no serde changes the bytes.
 
@@ -422,17 +423,17 @@ class WrappingSerde(Serde[T]):
             inner.prepare(writes=writes)
 
     def unreadable(self, form: str) -> str:
-        """Return why one of the serdes inside cannot read its part; see `Serde.unreadable`."""
+        """Return why an inner serde cannot read its part; see `Serde.unreadable`."""
         found = self._of_parts(form, lambda inner, part: inner.unreadable(part))
         return super().unreadable(form) if found is None else found
 
     def unfindable(self, form: str) -> str:
-        """Return why one of the serdes inside writes its part otherwise; see `Serde.unfindable`."""
+        """Return why an inner serde writes its part otherwise; see `Serde.unfindable`."""
         found = self._of_parts(form, lambda inner, part: inner.unfindable(part))
         return super().unfindable(form) if found is None else found
 
     def _of_parts(self, form: str, ask: Callable[[Serde[Any], str], str]) -> str | None:
-        """Return what the serdes inside say of their parts of `form`; None for the form of another serde."""
+        """Return the inner serdes' answers for their parts of `form`; None for the form of another serde."""
         now = self.written_form()
         if form == now:
             return ""

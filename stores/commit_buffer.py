@@ -1,4 +1,4 @@
-"""The commit buffer: what a task changed in one store since its last commit, read through to the backend."""
+"""The commit buffer: a task's uncommitted changes of one store; other keys are read from the backend."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .sorted_keys import SortedKeys
 _MISSING: Any = object()
 
 _TIMED = 16
-"""One of so many reads of the backend is timed, and stands for all: two looks at a clock take time as well."""
+"""Only one of this many reads of the backend is timed, as a sample: reading the clock twice takes time as well."""
 _ENTRY_BYTES = 120
 """Bytes of a pending change beside its key and value (two bytes objects and a place in a dict)."""
 
@@ -134,7 +134,7 @@ class CommitBuffer(IndexStore):
         return self._backend.approximate_count(self.name) - stored + len(changes) - deleted
 
     def __len__(self) -> int:
-        """Return how many keys have a pending change."""
+        """Return the number of keys with a pending change."""
         return len(self._changes)
 
     @property

@@ -159,7 +159,7 @@ class MemoryBackend(StoreBackend):
 
 
 class _View(StoreView):
-    """The values of stores. As long as it is open, the first write copies them, and leaves these as they are."""
+    """A snapshot of stores' values. The first write after it copies them, and leaves the snapshot's unchanged."""
 
     def __init__(self, contents: _Contents, tables: dict[str, _Table]) -> None:
         self.version = contents.version
@@ -210,7 +210,7 @@ class _Table:
         self._sorted: tuple[dict[bytes, bytes], list[bytes]] | None = None
 
     def sorted_keys(self, values: dict[bytes, bytes]) -> list[bytes]:
-        """Return the keys of the values of a view in order; the next view of the same values need not sort them."""
+        """Return the sorted keys of a view; the next view of the same values reuses them."""
         found = self._sorted
         if found is None or found[0] is not values:
             found = values, sorted(values)
@@ -262,6 +262,6 @@ def _under(directory: Path) -> dict[str, _Contents]:
 
 
 _contents: dict[str, _Contents] = {}
-"""By directory: what a real disk would be, for this process."""
+"""By directory: the content of a real disk, for this process."""
 _numbers = count()
 """Of ephemeral backends."""

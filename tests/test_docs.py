@@ -225,7 +225,6 @@ def test_links_have_words(page: Path) -> None:
 TRIPS = {
     "A record": 9,
     "A commit": 8,
-    "A store kind": 6,
     "A join": 4,
     "A query by HTTP": 5,
     "A closing window": 4,

@@ -250,7 +250,7 @@ def _walk(iterator: Any, start: bytes | None, end: bytes | None, reverse: bool, 
 
 
 def open_items(family: Any, start: bytes | None, end: bytes | None, reverse: bool) -> Any:
-    """Return an iterator over a column family; one that goes back does not end at `start` by itself."""
+    """Return an iterator over a column family; a reversed one does not stop at `start` by itself."""
     options = _bounded(end)
     return family.items(backwards=True, read_opt=options) if reverse else family.items(False, start, options)
 
@@ -258,7 +258,7 @@ def open_items(family: Any, start: bytes | None, end: bytes | None, reverse: boo
 def take(
     family: Any, items: Any, start: bytes | None, end: bytes | None, reverse: bool, size: int
 ) -> list[tuple[bytes, bytes]]:
-    """Return the next `size` entries, or those that are left. Raises what ended them before their end."""
+    """Return the next `size` entries, or the remaining ones. Raises the error that ended them early."""
     chunk = list(islice(items, size))
     if len(chunk) < size:
         # rocksdict's iterator ends at a damaged block as at the end of the store: ask again, there.

@@ -298,7 +298,7 @@ class Reader(Database):
         self._opened = identity
 
     def _identity(self) -> bytes | None:
-        """Return what RocksDB wrote when the database was made, which no other one has; None if it is gone."""
+        """Return the unique identity of the database, which RocksDB wrote when it was made; None if it is gone."""
         try:
             return Path(self.directory, "IDENTITY").read_bytes()
         except FileNotFoundError:
@@ -320,7 +320,7 @@ def _has_rows(family: Any) -> bool:
 
 _alive: WeakSet[Database] = WeakSet()
 _parents: list[Any] = []
-"""In a forked process: what belongs to the parent, and must not be freed here."""
+"""In a forked process: objects of the parent, which must not be freed here."""
 _locks: WeakValueDictionary[str, FileLock] = WeakValueDictionary()
 """One lock object for each directory in this process, as FileLock asks."""
 _opening = threading.Lock()

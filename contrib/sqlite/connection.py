@@ -18,7 +18,7 @@ _BUSY = {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
 
 
 class DamagedError(StoreError):
-    """SQLite found that the file is damaged, or none of its own."""
+    """SQLite found that the file is damaged, or no SQLite file."""
 
 
 class Connection:

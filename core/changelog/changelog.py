@@ -12,7 +12,7 @@ from ..world import World
 
 
 def version_counter(version: str) -> int:
-    """Return the counter that a version's name begins with: how many versions came before it in its chain."""
+    """Return the counter at the start of a version's name: the number of versions before it in its chain."""
     return int(version.partition("-")[0])
 
 
@@ -30,10 +30,10 @@ def version_name(counter: int, previous: str | None, token: Callable[[int], str]
 
 
 def may_precede(version: str, later: str) -> bool:
-    """Return whether a version is another one or comes before it in one chain, as far as their names say.
+    """Return whether `version` precedes or equals the other one in the same chain, as far as their names say.
 
-    Versions of another incarnation never do: the application was reset, restored or filled between them. Names that
-    earlier versions of penstock gave have no incarnation.
+    Versions of different incarnations never do: between them the application was reset, restored or filled. Names from
+    earlier releases have no incarnation.
 
     >>> may_precede("000000000003-1a2b3c4d00000001_00c0ffee", "000000000005-1a2b3c4d00000002_00c0ffee")
     True
@@ -45,8 +45,8 @@ def may_precede(version: str, later: str) -> bool:
 
 
 def _incarnation(version: str) -> str | None:
-    found = _INCARNATION.match(version)
-    return found[1] if found else None
+    match = _INCARNATION.match(version)
+    return match[1] if match else None
 
 
 RESTORING = "restoring:"
@@ -54,7 +54,7 @@ RESTORING = "restoring:"
 
 
 def is_version(name: str) -> bool:
-    """Return whether a copy's name is that of a version, and not one that it has on its way to a version.
+    """Return whether a copy's name is a version; False for the placeholder of a restore.
 
     >>> is_version("000000000012-1a2b3c4d_00c0ffee"), is_version("restoring:000000000012-1a2b3c4d_00c0ffee:3")
     (True, False)
@@ -64,7 +64,7 @@ def is_version(name: str) -> bool:
 
 @dataclass
 class Work:
-    """How much of a restore is done, of how much: bytes of files, or records of topics. `total` is 0 if unknown."""
+    """Progress of a restore: bytes of files, or records of topics. `total` is 0 if unknown."""
 
     total: int = 0
     done: int = 0
@@ -76,9 +76,9 @@ class Restore:
 
     `base` is the version at which the copy must be before the first step (None: a fresh, empty store). `steps` are
     (changes, version after them), in order; the last one ends in the target. Each version on the way is one of the
-    chain. Between the parts of a snapshot it is `RESTORING` and more, which no chain contains: a copy that crashed
-    there is at no known version, and is restored afresh. Iterating over `steps` raises ChangelogError, naming the file,
-    for a damaged one; the copy is then at the version of the step before. `work` is counted by iterating.
+    chain. During a snapshot's restore the version is a placeholder that begins with `RESTORING`; after a crash there
+    the copy is restored afresh. Iterating over `steps` raises ChangelogError, naming the file, for a damaged one; the
+    copy is then at the version of the step before. `work` is counted by iterating.
     """
 
     base: str | None
@@ -87,7 +87,7 @@ class Restore:
 
 
 class TaskChangelog(ABC):
-    """The changelog of one task: what its two types, `DeltaChangelog` and `LogChangelog`, have in common.
+    """The changelog of one task: the common base of its two types, `DeltaChangelog` and `LogChangelog`.
 
     A class derives from one of the two types. Versions of the state form a chain. A version's name is its counter
     (`version_counter`: one more than that of the version it follows), "-", and something random, which begins with the
@@ -105,8 +105,8 @@ class TaskChangelog(ABC):
     def restore(self, target: str, have: str | None) -> Restore:
         """Plan how to bring a copy that is at `have` to `target`, the version of the last commit.
 
-        When `have` is not an ancestor of `target`, the plan starts afresh (base None). Raises ChangelogError that names
-        what is missing or damaged when the way to `target` is broken: never a partial plan.
+        When `have` is not an ancestor of `target`, the plan starts afresh (base None). If a file or record on the way
+        to `target` is missing or damaged, raises ChangelogError that names it: never a partial plan.
         """
 
     @abstractmethod

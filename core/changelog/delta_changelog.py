@@ -1,4 +1,4 @@
-"""DeltaChangelog: a changelog in a place of its own. What its author implements."""
+"""DeltaChangelog: the interface of a changelog in a place of its own."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class DeltaChangelog(TaskChangelog):
 
     @abstractmethod
     def proven(self) -> set[str]:
-        """Return the versions that a commit certainly named: those with a snapshot, and those before a delta.
+        """Return the versions that a commit certainly named: those with a snapshot, and those that a delta follows.
 
-        The newest delta is no proof: its commit may have failed. A delta without the version before it is no proof
-        either: a host that was frozen while `destroy` ran may append one afterwards.
+        The newest delta is no proof: its commit may have failed. Neither is a delta whose predecessor is missing: a
+        host that was frozen while `destroy` ran may append one afterwards.
         """
 
     @abstractmethod
@@ -56,14 +56,14 @@ class DeltaChangelog(TaskChangelog):
 
     @abstractmethod
     def kept(self, version: str) -> Commit | None:
-        """Return the latest commit of `version` that `append` or `snapshot` kept; None if there is none.
+        """Return the latest commit of `version` that `append` or `snapshot` stored; None if there is none.
 
-        That is the one with the highest positions: they only grow while a version lasts.
+        The latest commit has the highest positions: while a version lasts, positions only grow.
         """
 
     @abstractmethod
     def wants_snapshot(self) -> bool:
-        """Return whether the deltas have outgrown the last snapshot, or a snapshot would mend a gap in the chain."""
+        """Return whether a snapshot is due: the deltas have outgrown the last one, or the chain has a gap."""
 
     @abstractmethod
     def clean(self, version: str, grace_ms: int, now_ms: int, is_current: Callable[[], bool]) -> None:
@@ -72,11 +72,11 @@ class DeltaChangelog(TaskChangelog):
         The process may freeze at any point of this call, also after `is_current` returned, while a successor commits,
         snapshots and cleans. So a delta or a snapshot whose counter is not lower stays, however old it is; only the
         delta to `version` may go, in one file with those before it. List the files, then call `is_current` (it may ask
-        the log, and raises what that raises), then delete only what was listed; delete nothing if it returns False.
+        the log, and raises the log's errors), then delete listed files only; delete nothing if it returns False.
         """
 
     def sync(self) -> None:
-        """Let what is there survive a crash of the machine, also what a process wrote that was killed meanwhile."""
+        """Make all files durable against a crash of the machine, also files of a process that was killed."""
 
     @abstractmethod
     def destroy(self) -> None:
@@ -87,9 +87,9 @@ class DeltaChangelog(TaskChangelog):
         """
 
     def least_commit_interval(self) -> float:
-        """Return how many seconds have to be between two commits, so that a task spends half of them here at most.
+        """Return the minimum seconds between two commits at which a task spends at most half of its time here.
 
-        It may write to the changelog's place to measure that. By default nothing is too fast. Raises ChangelogError.
+        It may write to the changelog's place to measure that. By default there is no minimum. Raises ChangelogError.
         """
         return 0.0
 

@@ -31,9 +31,9 @@ class LogChangelog(TaskChangelog):
     last_seen: Callable[[str], float | None] | None = None
     """Returns how many seconds ago a version was certainly the task's last one; None if that is unknown.
 
-    A process that follows the task sets it before the first call of `restore`. Compaction deletes tombstones after a
-    time (`delete.retention.ms`). Those behind a version are younger than this, so a copy may be caught up although its
-    version is old. An implementation that does not look at it starts such a copy afresh.
+    A process that follows the task sets this function before the first call of `restore`. Compaction deletes tombstones
+    after a time (`delete.retention.ms`). Tombstones after a version are younger than the returned age, so even a copy
+    at an old version may be caught up. An implementation that ignores it starts such a copy afresh.
     """
 
     @abstractmethod
@@ -65,7 +65,7 @@ class LogChangelog(TaskChangelog):
 
     @abstractmethod
     def begin(self, stores: Collection[str], entries: Iterable[tuple[str, bytes, bytes]]) -> list[OutputBatch]:
-        """Return records that replace the history of `stores` by `entries`, (store, key, value).
+        """Return records that replace the history of `stores` by `entries`: (store, key, value).
 
         The topic may have entries of an earlier store of the same name.
         """

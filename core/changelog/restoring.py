@@ -1,4 +1,4 @@
-"""RestoreEvent: what the settings `restore_listener` and `standby_listener` are called with."""
+"""RestoreEvent: the argument of the functions in the settings `restore_listener` and `standby_listener`."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RestorePhase(Enum):
 class RestoreEvent:
     """A step of bringing the stores of a task on one backend to a version.
 
-    `restored`: entries written so far. `done` of `total`: how much of the history is read, in bytes (`directory:`) or
-    records (`topic:`); `total` is 0 where that is unknown. `reason`: why it was suspended.
+    `restored`: entries written so far. `done` of `total`: amount of history read, in bytes (`directory:`) or records
+    (`topic:`); `total` is 0 where that is unknown. `reason`: why it was suspended.
     """
 
     phase: RestorePhase

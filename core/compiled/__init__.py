@@ -1,4 +1,4 @@
-"""Compiled parts: functions in C that do what a Python function of the engine does, in less time.
+"""Compiled parts: functions in C that replace Python functions of the engine, to save time.
 
 Each is optional. Python stays the specification: a compiled function gets the Python function that it stands for, and
 hands it every call that is not the common case, before it has changed anything. `pip install` builds them where there
@@ -16,7 +16,7 @@ _log = logging.getLogger("penstock.compiled")
 
 VARIABLE = "PENSTOCK_COMPILED"
 REVISION = 2
-"""Of what Python and C expect of each other. Raise it here and in the C sources when that changes."""
+"""The version of the interface between Python and C. Raise it here and in the C sources when that interface changes."""
 
 _parts: dict[str, str] = {}
 
@@ -24,7 +24,7 @@ _parts: dict[str, str] = {}
 def load(module: str, part: str) -> Any:
     """Return a compiled module by its full name; None if it is switched off, not built, or of another revision.
 
-    `part` says what it does, for `status`.
+    `part` describes it, for `status`.
     """
     if os.environ.get(VARIABLE) == "0":
         _parts[part] = f"off ({VARIABLE}=0)"

@@ -18,10 +18,10 @@ class PluginReader(Protocol):
     """What a manager asks of the registry that reads its plugins."""
 
     def add_of_this_process(self, name: str, plugin: Any) -> list[str]:
-        """Add a plugin that comes from no package; return what is wrong with it."""
+        """Add a plugin that comes from no package; return why components of it are left out."""
 
     def forget(self, name: str) -> None:
-        """Remove what a plugin gives."""
+        """Remove the components of a plugin."""
 
     def is_of_this_process(self, name: str) -> bool:
         """Return whether a plugin comes from no installed package."""
@@ -31,7 +31,7 @@ class PluginReader(Protocol):
 
 
 class PluginManager(pluggy.PluginManager):
-    """The plugins of a process, as pluggy knows them. `penstock.plugin_manager()` returns the one that is in use.
+    """The plugins of a process, as pluggy knows them. `penstock.plugin_manager()` returns the one in use.
 
     The plugins of installed packages are registered by the names of their packages and entry points. What it does is
     traced in log lines of `penstock.hooks` at DEBUG, and by `penstock plugins --trace`.
@@ -46,9 +46,9 @@ class PluginManager(pluggy.PluginManager):
     def register(self, plugin: object, name: str | None = None) -> str | None:
         """Add a plugin that no installed package has: an object or a module, with functions marked by `@hookimpl`.
 
-        `name`: what the names of its components begin with, as those of a package; None: its class or module. It goes
-        along with an application to the processes of its tasks. Returns the name. Raises PluginError for what a package
-        is told by `penstock plugins`: nothing of the plugin is added then.
+        `name`: the prefix of its components' names, like a package's name; None: its class or module. It goes along
+        with an application to the processes of its tasks. Returns the name. Raises PluginError for mistakes that
+        `penstock plugins` reports of a package, and then adds nothing of the plugin.
         """
         name = normal_name(name or getattr(plugin, "__name__", type(plugin).__name__).rpartition(".")[2])
         if not re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", name) or name == DISTRIBUTION:
@@ -71,7 +71,7 @@ class PluginManager(pluggy.PluginManager):
         return name
 
     def unregister(self, plugin: object | None = None, name: str | None = None) -> Any:
-        """Remove a plugin that `register` has added, and what it gives. Raises PluginError for one of a package."""
+        """Remove a plugin that `register` has added, and its components. Raises PluginError for one of a package."""
         if name is None:
             name = self.get_name(plugin)
         elif not self.has_plugin(name):
@@ -91,7 +91,7 @@ class PluginManager(pluggy.PluginManager):
         return {hook: f"{hook} takes no arguments, this one does: {why}" for hook, why in lacking.items() if why}
 
     def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
-        """Leave out what is no hook of ours, or takes arguments: a wrong one drops itself only."""
+        """Leave out functions that are no hook of ours or take arguments; the others stay."""
         options = super().parse_hookimpl_opts(plugin, name)
         return options if name in KINDS.values() and not wants(getattr(plugin, name)) else None
 
@@ -103,13 +103,13 @@ class PluginManager(pluggy.PluginManager):
                     yield kind, hook, found.function
 
     def of_this_process(self) -> list[tuple[str, SentPlugin]]:
-        """Return what the plugins that `register` has added gave, with their names, to be sent."""
+        """Return the components of the plugins that `register` has added, with their names, to be sent."""
         names = (name for name, _ in self.list_name_plugin() if self._registry.is_of_this_process(name))
         return [(name, SentPlugin(given)) for name in names if (given := self._registry.given_by(name))]
 
 
 class SentPlugin:
-    """A plugin as it is sent to another process: what its hooks gave. They are not called again there.
+    """A plugin as it is sent to another process: its components by hook. Its hooks are not called again there.
 
     `given`: by hook, the components by name.
     """

@@ -1,4 +1,4 @@
-"""The registry: what installed plugins bring, looked up by kind and name."""
+"""The registry: the components of installed plugins, looked up by kind and name."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class Registry:
         self.manager.check_pending()
 
     def add(self, point: str, package: str, version: str, plugin: Any) -> None:
-        """Register a plugin, and add what its hooks give. What is wrong is in `broken`, and drops itself only."""
+        """Register a plugin, and add its components. Wrong ones are left out, and listed in `broken`."""
         where = f"{package} {version} ({point}"
         # A plugin is its module: packages need not know how others name their entry points.
         if (reader := self.manager.get_name(plugin)) is not None:
@@ -119,12 +119,12 @@ class Registry:
             self._take(kind, hook, point, package, version, function)
 
     def add_of_this_process(self, name: str, plugin: Any) -> list[str]:
-        """Add a plugin that comes from no package; return what is wrong with it."""
+        """Add a plugin that comes from no package; return why components of it are left out."""
         self.add(name, name, OF_THIS_PROCESS, plugin)
         return [why for where, why in self.broken.items() if where.startswith(f"{name} {OF_THIS_PROCESS} (")]
 
     def forget(self, name: str) -> None:
-        """Remove what a plugin that was registered by `PluginManager.register` gives, and what is wrong with it."""
+        """Remove the components and errors of a plugin that `PluginManager.register` added."""
         where = f"{name} {OF_THIS_PROCESS}"
         for key in [key for key, each in self.components.items() if _is_of(each, name)]:
             del self.components[key]
@@ -137,9 +137,9 @@ class Registry:
     def given_by(self, name: str) -> dict[str, dict[str, Any]]:
         """Return, by hook, the components by name of a plugin that was registered by `PluginManager.register`."""
         given: dict[str, dict[str, Any]] = {}
-        for each in list(self.components.values()):
-            if _is_of(each, name):
-                given.setdefault(KINDS[each.kind], {})[each.name] = each.target
+        for component in list(self.components.values()):
+            if _is_of(component, name):
+                given.setdefault(KINDS[component.kind], {})[component.name] = component.target
         return given
 
     def is_of_this_process(self, name: str) -> bool:
@@ -147,7 +147,7 @@ class Registry:
         return ":" not in name
 
     def _take(self, kind: str, hook: str, point: str, package: str, version: str, function: Any) -> None:
-        """Add what a hook of a plugin gives. What is wrong drops itself only."""
+        """Add the components of one hook of a plugin; wrong ones are left out."""
         where = f"{package} {version} ({point}: "
         try:
             with plugin_code():
@@ -163,7 +163,7 @@ class Registry:
             self._add(Component(kind, name, target, point, package, version))
 
     def _add(self, component: Component) -> None:
-        """Add a component, unless its name is not its package's; one that two packages bring is refused at look-up."""
+        """Add a component, unless its name lacks its package's prefix. A name of two packages is refused at look-up."""
         key = component.kind, component.name
         other = self.components.get(key)
         prefixes = prefixes_of(component.package)
@@ -231,7 +231,7 @@ def plugin_manager() -> PluginManager:
 
 
 def register_sent(plugins: Sequence[tuple[str, SentPlugin]]) -> None:
-    """Register what another process sent, in place of what was sent before, unless this process has its own."""
+    """Register plugins sent by another process, in place of earlier sent ones, unless this process has its own."""
     manager = plugin_manager()
     for name, plugin in manager.list_name_plugin():
         if isinstance(plugin, SentPlugin):
@@ -246,7 +246,7 @@ def _is_of(component: Component, name: str) -> bool:
 
 
 def _package(component: Component) -> str:
-    """Return the package of a component as it is named in messages about two of them."""
+    """Return a component's package, for messages about two packages."""
     is_of_this_process = component.package_version == OF_THIS_PROCESS
     return f"{component.package} {OF_THIS_PROCESS}" if is_of_this_process else component.package
 

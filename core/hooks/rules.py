@@ -60,7 +60,7 @@ def checked_components(hook: str, function: Any, package: str) -> tuple[dict[str
 
 
 def wants(function: Any) -> str:
-    """Return what a function lacks when it is called without arguments; "" for nothing."""
+    """Return why a function cannot be called without arguments; "" if it can."""
     try:
         inspect.signature(function).bind()
     except TypeError as error:
@@ -84,10 +84,10 @@ def has_prefix(kind: str, name: str, prefixes: Sequence[str]) -> bool:
     """Return whether a component's name is one of the prefixes, or begins with one and a dot (a command: or a dash)."""
     first, dot, rest = name.partition(".")
     if kind == "command" and not dot:
-        return any(f"{normal_name(name)}-".startswith(f"{each}-") for each in prefixes)
+        return any(f"{normal_name(name)}-".startswith(f"{prefix}-") for prefix in prefixes)
     return normal_name(first) in prefixes and bool(rest) == bool(dot)
 
 
 def normal_name(package: str) -> str:
-    """Return the name of a distribution as it is compared: in lower case, with dashes."""
+    """Return the normal form of a distribution's name: in lower case, with dashes."""
     return re.sub(r"[-_.]+", "-", package).lower()

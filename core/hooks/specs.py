@@ -26,7 +26,7 @@ Spec = TypeVar("Spec", bound=Callable[..., Components])
 
 
 def _gives(kind: str) -> Callable[[Spec], Spec]:
-    """Mark a method of `Hooks` as the spec of a hook; `kind` is what messages call a component that it gives."""
+    """Mark a method of `Hooks` as a hook; `kind` names the hook's components in messages."""
 
     def mark(spec: Spec) -> Spec:
         spec.kind = kind  # type: ignore[attr-defined]
@@ -83,7 +83,7 @@ class Hooks:
 
     @_gives("companion")
     def penstock_companions(self) -> Components:
-        """Return what runs have beside their tasks, by name: classes of `Companion`, made with a RunView."""
+        """Return companions of runs, by name: classes of `Companion`, made with a RunView."""
         raise NotImplementedError
 
     @_gives("metrics reporter")

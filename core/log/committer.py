@@ -28,7 +28,7 @@ class Commit:
 
 
 class TaskCommitter(ABC):
-    """The commit point of one task, fenced: opening one fences those that were opened before."""
+    """The commit point of one task. Opening a committer fences the committers opened before."""
 
     streams_outputs: ClassVar[bool] = False
     """Whether `send` takes outputs ahead of the commit."""
@@ -42,7 +42,7 @@ class TaskCommitter(ABC):
     def is_current(self) -> bool:
         """Return whether no other committer has taken the task over, and no other commit was made since.
 
-        It may still return True after a successor opened, until that one commits. `commit` always refuses.
+        It may still return True after a successor opened, until the successor commits. `commit` always refuses then.
         """
 
     @abstractmethod

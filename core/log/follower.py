@@ -27,23 +27,22 @@ class Follower(ABC):
 
     @abstractmethod
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Read these partitions no more; what `poll` returned of them stays valid. Ignores those that are not read."""
+        """Read these partitions no more; their polled records stay valid. Ignores partitions that are not read."""
 
     @abstractmethod
     def poll(self, seconds: float, most: int) -> list[RecordBatch]:
-        """Return records that have come, about `most`, by column; `[]` if none came.
+        """Return the records that have arrived, about `most`, by column; `[]` if there are none.
 
         Waits at most about `seconds` for the first record, and returns at once when there is one. A batch without
-        records moves the position past offsets that have none: control records, aborted or compacted records.
+        records moves the position past offsets without records: control records, aborted or compacted records.
 
-        Raises OffsetOutOfRangeError, UnknownTopicError or LogError, with the partition as its `partition` if it is the
-        error of one partition. Every `poll` raises it until that partition is removed. The caller may add it again at
-        another offset, and continue: no record of another partition is lost.
+        Raises OffsetOutOfRangeError, UnknownTopicError or LogError. Its `partition` names the partition if only one is
+        affected.
         """
 
     @abstractmethod
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Let `poll` return nothing of these partitions until `resume`. Ignores those that are not read."""
+        """Let `poll` return nothing of these partitions until `resume`. Ignores partitions that are not read."""
 
     @abstractmethod
     def resume(self, partitions: Collection[TopicPartition]) -> None:
@@ -54,8 +53,8 @@ class Follower(ABC):
         """Return the end offset of each partition as far as known from what was read; sends no request.
 
         None: the log has not said yet where the partition ends, as after `add`. Unknown is not empty: a task waits for
-        the answer, as with an input of which it knows that there is more (KIP-695). It comes soon, also where there are
-        no records, or `poll` raises LogError.
+        the answer, as for an input with more records (KIP-695). It comes soon, also where there are no records, or
+        `poll` raises LogError.
 
         An end is never before what was read, and never before the stable end offset that the partition had when it was
         added. It is the stable end offset when the last record was read and the log said so. Before, it may include

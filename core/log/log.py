@@ -40,8 +40,8 @@ class Lease(ABC):
     def put_meta(self, application_id: str, key: str, value: bytes) -> None:
         """Keep bytes as `Log.put_meta` does, unless the lease was lost; `application_id` may be any.
 
-        Checked and written in one step: a process that is frozen between two others of its steps changes nothing after
-        another one has taken the lease. Raises FencedError when it was lost; then nothing has changed. After any other
+        Checked and written in one step: a process that was frozen before this step changes nothing after another
+        process has taken the lease. Raises FencedError when it was lost; then nothing has changed. After any other
         error it is unknown whether the bytes are there.
         """
 
@@ -56,7 +56,9 @@ class LogTopics(ABC):
     keeps_records: ClassVar[bool] = True
     """Whether a topic that was given no retention keeps its records for ever."""
     settle_seconds: ClassVar[float] = 0.0
-    """How long `topics` may lack a topic that another process has created: only what is missing for longer is."""
+    """Seconds for which `topics` may lack a topic that another process has created. Only a topic missing for longer is
+    missing.
+    """
 
     @abstractmethod
     def topics(self) -> Mapping[str, TopicInfo]:
@@ -73,7 +75,7 @@ class LogTopics(ABC):
         return info
 
     def topic_ids(self, names: Collection[str]) -> Mapping[str, str]:
-        """Return the ids of those topics that exist, as they are now ("" where the log has no ids).
+        """Return the present ids of existing topics ("" where the log has no ids).
 
         A process asks every few seconds. A log overrides this where `topic` is a request for each.
         """
@@ -101,7 +103,7 @@ class LogRecords(ABC):
     """The part of a log that has records: offsets, and reading, producing and deleting outside of any commit."""
 
     commit_markers: ClassVar[int] = 0
-    """How many offsets a task's commit takes in each partition that it writes to, beside those of its records."""
+    """Number of offsets that a task's commit adds to each partition it writes to, beside the records'."""
 
     @abstractmethod
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
@@ -111,13 +113,13 @@ class LogRecords(ABC):
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
         """Return the offset after the last committed record, for each.
 
-        Not `stable`: after the last record of all, those of open transactions included.
+        Not `stable`: after the last record, including records of open transactions.
         """
 
     def known_end_offsets(
         self, partitions: Sequence[TopicPartition], *, stable: bool = True
     ) -> Mapping[TopicPartition, int]:
-        """Return `end_offsets` without those partitions whose end cannot be had now, as they have no leader.
+        """Return `end_offsets` of the partitions that have a leader now.
 
         A log whose `end_offsets` waits for a leader overrides this: it must not wait for long.
         """
@@ -125,9 +127,9 @@ class LogRecords(ABC):
             return self.end_offsets(partitions, stable=stable)
         except LogError:
             found: dict[TopicPartition, int] = {}
-            for each in partitions:
+            for partition in partitions:
                 with suppress(LogError):
-                    found.update(self.end_offsets([each], stable=stable))
+                    found.update(self.end_offsets([partition], stable=stable))
             return found
 
     @abstractmethod
@@ -147,7 +149,7 @@ class LogRecords(ABC):
         """
 
     def follow(self) -> Follower | None:
-        """Return a new follower; None: this log has none of its own, and is followed by `end_offsets` and `fetch`.
+        """Return a new follower; None if this log has none of its own: callers then poll `end_offsets` and `fetch`.
 
         A log overrides this where asking for the ends every few milliseconds is expensive.
         """
@@ -169,9 +171,9 @@ class LogCommits(ABC):
     def committed(
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
-        """Return the application's committed positions, without any fence; None where there is none.
+        """Return the application's committed positions, without any fence; None for a partition without one.
 
-        Every commit that has returned is included, except while the same task is in the middle of its next one.
+        Includes every commit that has returned, except while the same task is in the middle of its next one.
         """
 
     @abstractmethod
@@ -179,14 +181,14 @@ class LogCommits(ABC):
         """Return the last commit of a task, without its fence; None when the task never had one.
 
         Every commit that has returned is included. Where the task is in the middle of a commit, this waits for its end.
-        `partitions` are those that the task reads. The task may commit again before this returns.
+        `partitions`: the task's input partitions. The task may commit again before this returns.
         """
 
     def visible_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
         """Return the last commit of a task that readers see now; None if there is none.
 
-        It does not wait for a commit that is being made. A commit that returned some milliseconds ago may be missing. A
-        log overrides this where `last_commit` waits.
+        It does not wait for a running commit, and may miss a commit of the last milliseconds. A log overrides this
+        where `last_commit` waits.
         """
         return self.last_commit(application_id, task_id, partitions)
 
@@ -197,10 +199,10 @@ class LogCommits(ABC):
     def open_lasting_committer(
         self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
     ) -> TaskCommitter:
-        """Do as `open_committer`; the log keeps what is committed until another commit replaces it.
+        """Do as `open_committer`, but the log keeps the commit until another commit replaces it.
 
-        For tools: the first start after them may come much later, and until then nobody repeats a commit that
-        `expires`. A log overrides this where it deletes old commits.
+        For tools: the application may start much later, and until then no process repeats a commit that `expires`. A
+        log overrides this where it deletes old commits.
         """
         return self.open_committer(application_id, task_id, partitions)
 
@@ -209,7 +211,7 @@ class LogCommits(ABC):
 
         `committers` were opened by this log. A log overrides this where one request for all is cheaper.
         """
-        return [each.is_current() for each in committers]
+        return [committer.is_current() for committer in committers]
 
     def commits_kept_until(self, application_id: str, partitions: Sequence[TopicPartition]) -> int | None:
         """Return when (ms since 1970) the log deletes the first of these committed positions, unless it is repeated.
@@ -220,7 +222,7 @@ class LogCommits(ABC):
 
     @abstractmethod
     def delete_commits(self, application_id: str) -> None:
-        """Delete every commit of an application, and what `put_meta` kept for it, and fence open committers.
+        """Delete every commit of an application and its bytes of `put_meta`, and fence open committers.
 
         A lease stays.
         """
@@ -247,11 +249,11 @@ class LogCommits(ABC):
 
     @abstractmethod
     def change_meta(self, application_id: str, key: str, change: Callable[[bytes | None], bytes]) -> None:
-        """Replace what `put_meta` kept by what `change` returns for it, in one step; durable when it returns.
+        """Replace the bytes of `put_meta` by the result of `change` for them, in one step; durable when it returns.
 
-        For notes that several processes change: none of them loses what another one wrote by `change_meta`. `change`
-        gets the bytes as `get_meta` returns them, may be called several times, and must not use the log. What it raises
-        is raised here, and then nothing has changed; after any other error it is unknown whether it has.
+        For notes that several processes change: no change by `change_meta` is lost. `change` gets the bytes as
+        `get_meta` returns them, may be called several times, and must not use the log. What it raises is raised here,
+        and then nothing has changed; after any other error it is unknown whether it has.
         """
 
 
@@ -278,9 +280,9 @@ class Log(LogTopics, LogRecords, LogCommits, LogLeases):
     """
 
     def open_files(self, tasks: int) -> int:
-        """Return how many file descriptors this process needs at least for this log with `tasks` open tasks.
+        """Return the minimum number of file descriptors of this process for this log with `tasks` open tasks.
 
-        A runner refuses to start where the limit is lower: if in doubt, return less than needed. 0 means hardly any.
+        A runner refuses to start where the limit is lower; if in doubt, return a lower number. 0 means hardly any.
         """
         return 0
 
@@ -305,9 +307,9 @@ class LogFactory(Protocol):
         """Open; `location` is what follows the name in the application's `log` setting, e.g. a directory or brokers.
 
         `settings` are the application's `clients` and, by Kafka's names, `processing.guarantee`, `task.timeout.ms` and
-        `replication.factor`; `sends.at.once` is "true" in continuous mode, where what can be read before a commit
-        should not wait for more records. A log ignores those that are not its own, and shows no value, which may be a
-        secret.
+        `replication.factor`; `sends.at.once` is "true" in continuous mode, where records that are readable before a
+        commit should not wait for more records. A log ignores those that are not its own, and shows no value, which may
+        be a secret.
         """
         ...
 

@@ -1,1 +1,1 @@
-"""The inert program: how it is built and checked, what it is made of, and what saved positions and state depend on."""
+"""The inert program: its builder, checks and parts, and its fingerprint, on which saved positions and state depend."""

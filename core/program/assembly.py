@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ..errors import TopologyError
 from ..support.names import index_name
-from .assignment import Groups
+from .assignment import DisjointSets
 from .checks import nearest
 from .draft import Draft
 from .extractors import fail_on_invalid_timestamp
@@ -17,7 +17,7 @@ from .visited import check_visitors
 
 
 def assemble(draft: Draft) -> Program:
-    """Return the program of what a Topology collected. Raises TopologyError."""
+    """Return the program of a Topology's nodes and stores. Raises TopologyError."""
     if not draft.nodes:
         raise TopologyError(f"the topology is empty: {draft.advice.first_step}")
     _check_stores(draft)
@@ -125,7 +125,7 @@ def _with_extractor(node: Node, internal_topics: Mapping[str, InternalTopic]) ->
 def _divide(draft: Draft) -> tuple[tuple[Subtopology, ...], tuple[GlobalStore, ...]]:
     """Group nodes that edges or stores connect; number the groups by their first node, as Kafka Streams does."""
     nodes = draft.nodes
-    groups = Groups(nodes)
+    groups = DisjointSets(nodes)
     user: dict[str, str] = {}
     for node in nodes.values():
         for parent in node.parents:

@@ -15,8 +15,8 @@ class Assignment:
     """A program laid over the topics of a log. Topics have the names they have in the log.
 
     `tasks`: the partitions each task reads, by topic in the order of the sources. `internal`: every internal topic and
-    its number of partitions; `missing` are those the log does not have yet, to be created. `globals`: the partitions of
-    global stores' topics. `sources`: for each sub-topology, which source node reads a topic.
+    its number of partitions; `missing`: the internal topics to create. `globals`: the partitions of global stores'
+    topics. `sources`: for each sub-topology, which source node reads a topic.
     """
 
     tasks: Mapping[TaskId, tuple[TopicPartition, ...]]
@@ -53,7 +53,7 @@ class Resolution:
         self._check_existence()
         self._check_one_reader()
         self.groups = self._copartitioned()
-        together = Groups(topic for topics in self.topics.values() for topic in topics)
+        together = DisjointSets(topic for topics in self.topics.values() for topic in topics)
         for _, topics in self.groups:
             for topic in topics:
                 together.unite(topics[0], topic)
@@ -79,8 +79,8 @@ class Resolution:
             {topic: self.counts[topic] for topic in self.own if topic not in self.log},
             tuple(
                 TopicPartition(topic, partition)
-                for each in self.program.global_stores
-                for topic in each.source.topics
+                for store in self.program.global_stores
+                for topic in store.source.topics
                 for partition in range(self.log[topic])
             ),
             {
@@ -117,7 +117,7 @@ class Resolution:
             )
 
     def _check_one_reader(self) -> None:
-        reader: dict[str, str] = {each.source.topics[0]: each.source.name for each in self.program.global_stores}
+        reader: dict[str, str] = {store.source.topics[0]: store.source.name for store in self.program.global_stores}
         for source, topics in self.topics.items():
             for topic in topics:
                 other = reader.setdefault(topic, source)
@@ -218,7 +218,7 @@ class Resolution:
         ]
 
 
-class Groups:
+class DisjointSets:
     """Disjoint sets of names (union-find)."""
 
     def __init__(self, names: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""Topology: the builder of a program, which refuses every mistake that can be seen before it runs."""
+"""Topology: the builder of a program. It refuses mistakes as soon as they can be seen."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Topology(Drawn):
     """A program under construction: sources, processors, stores and sinks by name, and their edges.
 
     A parent is added before its children, so a topology has no cycles by construction. Every method returns the
-    topology. Each mistake raises TopologyError with the node and the fix, at the call that makes it or, if later
-    calls could still mend it, in `build`. A plugin that is named and not installed raises PluginError. Semantics: Kafka
+    topology. Each mistake raises TopologyError with the node and the fix, at the call that makes it or, if later calls
+    could still correct it, in `build`. A plugin that is named and not installed raises PluginError. Semantics: Kafka
     Streams' Topology.
 
     >>> class Count(Processor):
@@ -127,10 +127,10 @@ class Topology(Drawn):
         """Add a node that runs the processor `supplier` makes: a class, a factory, or the name of an installed one.
 
         `stores` connects it to stores by name, or declares and connects them, before those that the supplier brings
-        (see ConnectedStoreProvider) and in place of one of the same name; global stores need no connection.
-        `options` are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice
-        here, to see what it makes, a class is only looked at. A class that overrides `on_timer` has timers; for what a
-        factory makes, say `timers=True`. `timer_key_serde` is for the timers' keys (None: `state_serde`).
+        (see ConnectedStoreProvider) and in place of one of the same name; global stores need no connection. `options`
+        are the arguments of the supplier. Each task calls the supplier anew; a factory is also called twice here, to
+        check its results; a class is only inspected. A class that overrides `on_timer` has timers; for what a factory
+        makes, say `timers=True`. `timer_key_serde` is for the timers' keys (None: `state_serde`).
         """
         where = f"processor {name!r}"
         check_name("processor", name)
@@ -294,8 +294,8 @@ class Topology(Drawn):
     def add_internal_topic(self, name: str, partitions: int | None = None) -> Topology:
         """Declare a topic of the application's own, which sinks and sources then name.
 
-        In the log it carries the application's id. Low level: `add_repartition` is what a program normally uses.
-        `partitions` None takes the largest count among the topics that lead to it.
+        In the log it carries the application's id. Low level: programs normally use `add_repartition`. `partitions`
+        None takes the largest count among the topics that lead to it.
         """
         check_topic("internal topic", name)
         check_partitions(f"internal topic {name!r}", partitions)
@@ -315,7 +315,7 @@ class Topology(Drawn):
     def build(self) -> Program:
         """Return the program as inert data; the topology can be added to and built again.
 
-        Raises TopologyError for what only the whole shows.
+        Raises TopologyError for mistakes that only the complete topology shows.
         """
         return assemble(self._draft)
 
@@ -359,10 +359,10 @@ class DropNullKeys(Operator):
 def timer_store(
     where: str, node: str, supplier: object, timers: bool | None, key_serde: SerdeLike
 ) -> list[TimerStoreSpec]:
-    """Return the declaration of the store of a node's timers, in a list; an empty list if it has none.
+    """Return the declaration of a node's timer store, in a list; an empty list if the node has no timers.
 
-    It has timers if `timers` says so, or (None) if its supplier is a class with an `on_timer` of its own. A class that
-    wraps another processor does not show whether that has any.
+    `timers` decides. With None, the node has timers if its supplier is a class with an `on_timer` of its own. A class
+    that wraps another processor does not show that.
     """
     kind: Any = supplier
     while isinstance(kind, functools.partial):

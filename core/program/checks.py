@@ -38,7 +38,7 @@ def nearest(name: object, known: Iterable[str]) -> str:
 
 
 def check_name(kind: str, name: object) -> None:
-    """Refuse what is no node's name."""
+    """Check the name of a node. Raises TopologyError."""
     if not isinstance(name, str) or not name:
         raise TopologyError(f"{kind}: expected a name, found {name!r}")
 
@@ -52,19 +52,19 @@ def check_names(verb: str, names: Iterable[object]) -> None:
 
 
 def check_topic(where: str, topic: object) -> None:
-    """Refuse what Kafka would not take as the name of a topic."""
+    """Check the name of a topic by Kafka's rules."""
     if not is_topic_name(topic):
         raise TopologyError(f"{where}: a topic's name is 1 to 249 letters, digits, '.', '_' or '-', found {topic!r}")
 
 
 def check_partitions(where: str, partitions: object) -> None:
-    """Refuse what is neither a number of partitions nor None."""
+    """Check a number of partitions, or None."""
     if partitions is not None and (not isinstance(partitions, int) or isinstance(partitions, bool) or partitions < 1):
         raise TopologyError(f"{where}: expected a whole number of partitions above 0, found {partitions!r}")
 
 
 def check_builder(builder: object) -> None:
-    """Refuse what declares no store, or one whose backend or serdes are not installed."""
+    """Check the declaration of a store: its type, and that its backend and serdes are installed."""
     if not isinstance(builder, StoreBuilder):
         raise TopologyError(
             f"expected a declared store, found {builder!r}; write for instance key_value_store(NAME), or name one that "
@@ -88,7 +88,7 @@ def check_builder(builder: object) -> None:
 
 
 def check_chosen_topic(where: str, topic: object) -> None:
-    """Refuse what is neither the name of a topic nor a function that chooses it for each record."""
+    """Check a topic of a sink: a name, or a function that chooses a topic for each record."""
     if callable(topic):
         check_function(where, "topic", topic, ("record", "metadata"))
     elif isinstance(topic, str):
@@ -98,7 +98,7 @@ def check_chosen_topic(where: str, topic: object) -> None:
 
 
 def check_partitioner(where: str, partitioner: object, partition_by: object) -> None:
-    """Refuse what is neither a function nor None, and two functions."""
+    """Check a partitioner: a function or None, and not two functions."""
     check_function(where, "partitioner", partitioner, ("topic", "record", "partitions"))
     check_function(where, "partition_by", partition_by, ("key",))
     if partitioner is not None and partition_by is not None:
@@ -106,7 +106,7 @@ def check_partitioner(where: str, partitioner: object, partition_by: object) -> 
 
 
 def check_function(where: str, what: str, function: object, arguments: Sequence[str]) -> None:
-    """Refuse what is neither None nor a function that can be called with `arguments`, which the message names."""
+    """Check a function, or None: that it can be called with `arguments`, which the message names."""
     if function is None:
         return
     if not callable(function):
@@ -116,7 +116,7 @@ def check_function(where: str, what: str, function: object, arguments: Sequence[
 
 
 def check_serdes(where: str, key_serde: object, value_serde: object) -> None:
-    """Refuse what is no serde, no name of an installed one and not None."""
+    """Check a serde: an object, the name of an installed one, or None."""
     for what, serde in (("key_serde", key_serde), ("value_serde", value_serde)):
         if isinstance(serde, str):
             try:
@@ -149,9 +149,9 @@ def check_installed(where: str, kind: str, name: str) -> None:
 
 
 def check_supplier(where: str, supplier: object, options: Mapping[str, Any]) -> object:
-    """Refuse what cannot make processors, without making any where looking is enough.
+    """Check that a supplier can make processors; make one only if its type does not show it.
 
-    Return the supplier; for the name of an installed one, what it names.
+    Returns the supplier; for the name of an installed one, the component of that name.
     """
     if isinstance(supplier, str):
         check_installed(where, "processor", supplier)
@@ -215,7 +215,7 @@ def _taken_options(supplier: Any, options: Mapping[str, Any]) -> str:
 
 
 def check_class(where: str, kind: type) -> None:
-    """Refuse a class that is neither a Processor nor a ValueTransformer, or that is abstract."""
+    """Check that a class is a Processor or a ValueTransformer, and not abstract."""
     if not issubclass(kind, (Processor, ValueTransformer)):
         raise TopologyError(
             f"{where}: class {kind.__name__} is neither a Processor nor a ValueTransformer; derive it from one of them"
@@ -227,7 +227,7 @@ def check_class(where: str, kind: type) -> None:
 
 
 def try_supplier(where: str, supplier: Callable[..., object], options: Mapping[str, Any]) -> None:
-    """Call a supplier twice. Refuse one that makes no processors, or the same one twice."""
+    """Call a supplier twice, and check that it makes processors, and not the same one twice."""
     try:
         one, other = supplier(**options), supplier(**options)
     except Exception as error:

@@ -31,7 +31,8 @@ def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDef
     return {
         "format": FORMAT if any(map(_saves_elsewhere, program.nodes.values())) else BY_NODE,
         "subtopologies": {
-            str(each.id): _subtopology(program, each, assignment, settings) for each in program.subtopologies
+            str(subtopology.id): _subtopology(program, subtopology, assignment, settings)
+            for subtopology in program.subtopologies
         },
         "internal_topics": sorted(program.internal_topics),
         "internal_serdes": {
@@ -39,12 +40,12 @@ def fingerprint(program: Graph, assignment: Assignment | None, settings: NodeDef
                 "key_serde": _form(source.key_serde, settings.key_serde, f"source {source.name!r}"),
                 "value_serde": _form(source.value_serde, settings.value_serde, f"source {source.name!r}"),
             }
-            for each in program.subtopologies
-            for source in each.sources
+            for subtopology in program.subtopologies
+            for source in subtopology.sources
             for topic in source.topics
             if topic in program.internal_topics
         },
-        "global_stores": {each.store.name: each.source.topics[0] for each in program.global_stores},
+        "global_stores": {store.store.name: store.source.topics[0] for store in program.global_stores},
         "partitions": None if assignment is None else dict(sorted(assignment.partitions().items())),
     }
 
@@ -101,12 +102,12 @@ def saved_serdes(program: Graph, settings: NodeDefaults) -> SavedSerdes:
     """Return the serdes of the stores and internal topics of `program` that are in force under `settings`."""
     made = {
         (store.name, field): resolve_serde(given, settings.state_serde, f"store {store.name!r}")
-        for each in program.subtopologies
-        for store in each.stores
+        for subtopology in program.subtopologies
+        for store in subtopology.stores
         for field, given in declared_serdes(store).items()
     }
-    for each in program.subtopologies:
-        for source in each.sources:
+    for subtopology in program.subtopologies:
+        for source in subtopology.sources:
             for topic in program.internal_topics.keys() & source.topics:
                 what = f"source {source.name!r}"
                 made[topic, "key_serde"] = resolve_serde(source.key_serde, settings.key_serde, what)
@@ -121,8 +122,8 @@ def check_compatible(
 
     Both are fingerprints. `drained` are internal topics in which no record waits. Positions and state are kept by task,
     so the meaning of a task id must stay: a sub-topology keeps its number, its stores and, if it has any, its number of
-    tasks. `serdes` (those of `saved_serdes`) say whether they read what an earlier form of theirs wrote; without them
-    the names must be equal.
+    tasks. `serdes` (those of `saved_serdes`) say whether they read data in earlier forms of their own; without them the
+    names must be equal.
 
     What fits: new sub-topologies behind the old ones, new stores (they start empty), topics that come or go within a
     sub-topology, more partitions where there is no store, other processors and edges. A store may have another backend,
@@ -209,14 +210,14 @@ def _changed_stores(old: Mapping[str, Any], new: Mapping[str, Any], serdes: Save
 
 
 def _unreadable(before: str, after: str, serde: Serde[Any] | None) -> str:
-    """Return why what was written in the form `before` cannot be read; "" if it can. A kind of a store is no serde."""
+    """Return why the program's serde cannot read data of the form `before`; "" if it can. A kind is no serde."""
     if before == after:
         return ""
     return f"{before} and now has {after}" if serde is None else serde.unreadable(before)
 
 
 def _unfindable(field: str, before: str, serde: Serde[Any] | None) -> str:
-    """Return why keys that were written in the form `before` would have other bytes now; "" if they have the same."""
+    """Return why the bytes of keys would differ from those of the written form `before`; "" if they are the same."""
     return serde.unfindable(before) if field == "key_serde" and serde is not None else ""
 
 

@@ -1,4 +1,4 @@
-"""A topology while it is being built: what was added so far, and what may be added to it."""
+"""A topology under construction: its nodes and stores so far, and the checks of further ones."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Draft:
 
     def global_nodes(self) -> set[str]:
         """Return the names of the nodes that fill global stores."""
-        return {name for each in self.global_stores.values() for name in (each.source.name, each.processor.name)}
+        return {name for store in self.global_stores.values() for name in (store.source.name, store.processor.name)}
 
     def add_filled(
         self, where: str, builder: StoreBuilder, source: SourceNode, processor: str, supplier: Any, options: Any
@@ -85,7 +85,7 @@ class Draft:
         return filler
 
     def parents(self, where: str, name: str, parents: str | Sequence[str]) -> tuple[str, ...]:
-        """Return the names of a node's parents. Raises TopologyError for one that cannot be its parent."""
+        """Return the names of a node's parents. Raises TopologyError for a wrong parent."""
         if not isinstance(parents, Iterable):
             raise TopologyError(f"{where}: expected the name of its parent, or names, found {parents!r}")
         given = (parents,) if isinstance(parents, str) else tuple(parents)
@@ -142,7 +142,7 @@ class Draft:
         timestamp_extractor: TimestampExtractor | None,
         offset_reset: Duration | None,
     ) -> SourceNode:
-        """Return a source node. Raises TopologyError for what no source can read."""
+        """Return a source node. Raises TopologyError if its topics, serdes or options are wrong."""
         where = f"source {name!r}"
         check_name("source", name)
         self.check_new(name)
@@ -177,7 +177,7 @@ class Draft:
         return SourceNode(name, topics, compiled, key_serde, value_serde, timestamp_extractor, reset)
 
     def check_declared(self, builder: StoreBuilder) -> None:
-        """Refuse what declares no store, and a store whose name is taken by another one."""
+        """Check a declared store: its type, and that no other store has its name."""
         check_builder(builder)
         if builder.name in self.global_stores:
             raise TopologyError(f"store {builder.name!r}: there is already a global store of that name; choose another")
@@ -195,7 +195,7 @@ class Draft:
         own: Sequence[StoreBuilder],
         provided: Sequence[StoreBuilder],
     ) -> tuple[str, ...]:
-        """Declare stores for a node; return the names of those it is connected to.
+        """Declare stores for a node; return the names of its stores.
 
         `own` are the engine's; `provided` the supplier's, except those that `stores` names.
         """
@@ -255,7 +255,7 @@ class Draft:
         self.nodes[processor] = replace(node, stores=tuple(dict.fromkeys([*node.stores, *names])))
 
     def save_as(self, processor: str, names: tuple[str, ...]) -> None:
-        """Set under which names what the engine saves for a processor is found."""
+        """Set the names under which a processor's saved data is found."""
         self.nodes[processor] = replace(self._processor("save_as", processor), saved_as=names)
 
     def saved_as(self, processor: str) -> tuple[str, ...]:
@@ -269,7 +269,7 @@ class Draft:
         return node
 
     def copartition(self, sources: tuple[str, ...]) -> None:
-        """Note that the topics of sources need equal numbers of partitions."""
+        """Require equal numbers of partitions for the topics of these sources."""
         check_names("copartition", sources)
         known = [name for name, node in self.nodes.items() if isinstance(node, SourceNode)]
         for source in sources:

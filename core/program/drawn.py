@@ -1,4 +1,4 @@
-"""Drawn: what has a program, and shows it as text, and in a notebook as a drawing."""
+"""Drawn: base class of objects with a program. Shows it as text, and in a notebook as a drawing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Drawn(ABC):
 
     @abstractmethod
     def _program_to_draw(self) -> Program:
-        """Return the program as far as it is there. Raises PenstockError for one that is not complete."""
+        """Return the program as built so far. Raises PenstockError if it is incomplete."""
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:
         try:

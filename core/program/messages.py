@@ -1,4 +1,4 @@
-"""Messages of errors: where a program failed, why, and what its author writes instead, in the verbs used."""
+"""Messages of errors: the place and cause of a failure, and advice in terms of the verbs used."""
 
 from __future__ import annotations
 

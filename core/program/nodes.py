@@ -25,9 +25,11 @@ dropped), or None for `default_partitioner` of the whole serialized key (Kafka S
 
 
 KeyPart = Callable[[Any], Any]
-"""A record's key -> the part of it that chooses the partition: records with equal parts meet in one partition. The
-sink's key serde writes the part (that of a windowed key without its window, too); bytes are taken as they are, and None
-is any partition. The default partitioner hashes what was written."""
+"""A function from a record's key to the part that chooses the partition: equal parts go to the same partition.
+
+The sink's key serde serializes the part (that of a windowed key without its window, too), unless it is bytes. The
+default partitioner hashes those bytes. None: any partition.
+"""
 
 
 class TaskId(NamedTuple):
@@ -160,9 +162,9 @@ class Subtopology:
 class Graph:
     """A checked topology as inert data: every node, and the sub-topologies that they form.
 
-    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies` are those
-    that generate tasks. `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics must
-    have equal numbers of partitions.
+    `nodes` has all nodes by name in the order of adding, those of global stores included; `subtopologies`: the
+    sub-topologies with tasks. `stores` leaves out the global ones. `copartitioned` are groups of sources whose topics
+    must have equal numbers of partitions.
     """
 
     nodes: Mapping[str, Node]
@@ -188,8 +190,8 @@ class Graph:
         Only topics that sources and sinks name count.
         """
         parts = self.subtopologies
-        read = {each.id: {topic for source in each.sources for topic in source.topics} for each in parts}
-        written = {each.id: {sink.topic for sink in each.sinks if isinstance(sink.topic, str)} for each in parts}
+        read = {part.id: {topic for source in part.sources for topic in source.topics} for part in parts}
+        written = {part.id: {sink.topic for sink in part.sinks if isinstance(sink.topic, str)} for part in parts}
         above = {one: {other for other in written if read[one] & written[other]} for one in read}
         for through in above:
             for others in above.values():
@@ -197,8 +199,8 @@ class Graph:
         return {number: frozenset(others - {number}) for number, others in above.items()}
 
     def holding(self) -> frozenset[int]:
-        """Return the ids of the sub-topologies whose results may come later than the records: those with stores."""
-        return frozenset(each.id for each in self.subtopologies if each.stores)
+        """Return the ids of sub-topologies with stores: they may hold back results."""
+        return frozenset(subtopology.id for subtopology in self.subtopologies if subtopology.stores)
 
     def topics(self) -> tuple[str, ...]:
         """Return the topics outside that sources and global stores read by name, in the order of adding."""
@@ -246,11 +248,11 @@ class Graph:
         return frozenset(found.union(named) & self._from_outside(read))
 
     def circular_topics(self, read: Collection[str], named: Collection[str] = ()) -> frozenset[str]:
-        """Return the other topics, but those in `named`, that the program both reads and writes.
+        """Return the other topics, except those in `named`, that the program both reads and writes.
 
-        Only what reads such a topic writes it, directly or through further topics. Whether its first records are
-        somebody else's (an input to which failed records are sent back) or come from other inputs (a topic for retries
-        that is read beside them), the program does not say.
+        Only nodes that read such a topic write it, directly or through further topics. The program does not say where
+        its first records come from: another producer (an input to which failed records are sent back), or other inputs
+        (a topic for retries that is read beside them).
         """
         return frozenset(
             each for each, is_circular in self._circular(read).items() if is_circular and each not in named
@@ -280,7 +282,7 @@ class Graph:
 
     def all_stores(self) -> tuple[StoreBuilder, ...]:
         """Return every declared store, the global ones last."""
-        return (*self.stores.values(), *(each.store for each in self.global_stores))
+        return (*self.stores.values(), *(store.store for store in self.global_stores))
 
 
 def decorate(application_id: str, topic: str, internal: Mapping[str, InternalTopic]) -> str:

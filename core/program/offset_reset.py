@@ -54,8 +54,8 @@ def of_kafka(value: Any) -> Any:
     """
     if not isinstance(value, str) or not value.lower().startswith(_BY_DURATION):
         return value
-    found = _ISO_8601.fullmatch(value[len(_BY_DURATION) :])
-    if found is None or not any(found.groups()):
+    match = _ISO_8601.fullmatch(value[len(_BY_DURATION) :])
+    if match is None or not any(match.groups()):
         raise ConfigError(f"expected earliest, latest, or by_duration: with a length such as PT24H, found {value!r}")
-    days, hours, minutes, seconds = (float(part or 0) for part in found.groups())
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
     return f"{round(1000 * (seconds + 60 * (minutes + 60 * (hours + 24 * days))))}ms"

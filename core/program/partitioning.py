@@ -78,9 +78,10 @@ def hashed_part(node: SinkNode, serde: Serde[Any]) -> Callable[[Any, bytes], byt
 
 
 def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int) -> Sequence[int]:
-    """Return to which of `count` partitions a sink writes records with a key; `serde`: that of its keys.
+    """Return to which of `count` partitions a sink writes records with a key; `serde` is that of its keys.
 
-    Raises what the serde and the functions of the sink raise, and ValueError where the key does not say it.
+    Raises the errors of the serde and of the sink's functions, and ValueError if the partition does not depend on the
+    key alone.
     """
     data = serde.serialize(key)
     if node.partitioner is not None:

@@ -45,7 +45,7 @@ class Program(Graph):
         """Return the parts that saved positions and state depend on, as data for JSON; see `check_compatible`.
 
         With an `assignment` it also holds the numbers of partitions and tasks. Serdes are those in force under
-        `settings` (None: the defaults). Raises ConfigError or PluginError for what is not a serde.
+        `settings` (None: the defaults). Raises ConfigError or PluginError for a wrong serde.
         """
         return fingerprint(self, assignment, settings or DEFAULTS)
 

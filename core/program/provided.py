@@ -31,7 +31,7 @@ def provided_stores(where: str, supplier: object, options: Mapping[str, Any]) ->
 
 
 def saved_with(where: str, supplier: object, options: Mapping[str, Any]) -> str | None:
-    """Return the store to which what a processor saves belongs, as its class says; None: it belongs to the node."""
+    """Return the store that a processor's saved data belongs to, by its class; None if it belongs to the node."""
     maker, arguments, named = _unwrapped(supplier, options)
     if not isinstance(maker, type) or not issubclass(maker, Processor):
         return None
@@ -42,7 +42,7 @@ def saved_with(where: str, supplier: object, options: Mapping[str, Any]) -> str 
 def stores_saved_with(
     where: str, supplier: object, options: Mapping[str, Any], stores: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return this store, which must be one of `stores`, or nothing. Raises TopologyError."""
+    """Check that this store, if any, is one of `stores`, and return it. Raises TopologyError."""
     store = saved_with(where, supplier, options)
     if store is not None and store not in stores:
         raise TopologyError(
@@ -64,7 +64,7 @@ def _unwrapped(supplier: object, options: Mapping[str, Any]) -> tuple[Any, tuple
 
 
 def _asked(where: str, maker: Any, asked: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> tuple[str, Any]:
-    """Call a supplier's attribute `asked` with the supplier's arguments; return what it is called, and its result."""
+    """Call a supplier's attribute `asked` with the supplier's arguments; return its full name and its result."""
     ask, name = getattr(maker, asked), getattr(maker, "__qualname__", type(maker).__qualname__)
     what = f"{where}: {name}.{asked}"
     try:

@@ -1,4 +1,4 @@
-"""Serdes by name, the defaults of nodes and stores, and the check of what serdes of other packages write."""
+"""Serdes by name, the defaults of nodes and stores, and the check of other packages' serdes."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def make_serde(name: str, what: str) -> Any:
 
 
 def find_serde(name: str, what: str) -> None:
-    """Refuse the name of a serde that is not installed, or its argument. One without argument is not imported."""
+    """Check that a serde is installed, and its argument, if any. A serde without argument is not imported."""
     if ":" in name:
         make_serde(name, what)
     else:
@@ -123,12 +123,12 @@ def serdes_of_topic(
 
 
 def serde_name(serde: SerdeLike) -> str | None:
-    """Return the name of a serde: the one it was given by, or that of its class; None for the default."""
+    """Return the name of a serde: as it was given, or else its class's; None for the default."""
     return serde if serde is None or isinstance(serde, str) else function_name(type(serde))
 
 
 def checked(serde: Serde[T]) -> Serde[T]:
-    """Return `serde`; one of another package raises SerdeError where it writes no bytes, or shows no JSON data."""
+    """Return `serde`; if another package made it, in a wrapper that checks its results."""
     return serde if type(serde).__module__.partition(".")[0] == "penstock" else _CheckedSerde(serde)
 
 
@@ -153,7 +153,7 @@ class _CheckedSerde(Serde[T]):
         raise NotImplementedError
 
     def serializer(self) -> Callable[[T], bytes]:
-        """Return the serde's own fast function, with the same look at what it returns."""
+        """Return the serde's own fast function, with the same check of its results."""
         return self._bytes_of(self._serde.serializer())
 
     def configure(self, config: Mapping[str, Any]) -> Serde[T]:

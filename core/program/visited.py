@@ -20,7 +20,7 @@ def visitor_name(node: ProcessorNode, method: str) -> str:
 def visited_store(node: ProcessorNode, name: str, visitor: Visitor) -> str:
     """Return the store that a visitor visits, of those that its node is connected to. Raises TopologyError."""
     where = f"node {node.name!r}, visitor {name!r}"
-    own = [each for each in node.stores if each != timer_store_name(node.name)]
+    own = [store for store in node.stores if store != timer_store_name(node.name)]
     if visitor.store is None and len(own) == 1:
         return own[0]
     if visitor.store is None:
@@ -44,7 +44,7 @@ def check_visitors(nodes: Mapping[str, Node]) -> None:
 
 
 def check_visitors_of(node: ProcessorNode, kind: type) -> Mapping[str, Visitor]:
-    """Return the visitors of a node whose processor is of a class. Raises TopologyError for those it cannot have."""
+    """Return the visitors of a node from its processor's class. Raises TopologyError for wrong ones."""
     visitors = visitors_of(kind)
     for name, each in visitors.items():
         if not issubclass(kind, Processor):

@@ -84,5 +84,6 @@ def innermost(processor: object) -> object:
 
 
 ProcessorWrapper = Callable[[str, Any], Processor | ValueTransformer]
-"""(name of the node, its new Processor or ValueTransformer) -> what takes its place, of the same of these two kinds; or
-the processor itself."""
+"""(name of the node, its new Processor or ValueTransformer) -> its replacement, of the same of these two types; or the
+processor itself.
+"""

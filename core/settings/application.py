@@ -32,7 +32,7 @@ class Application:
     """
 
     epoch = ""
-    """The epoch in which it was prepared: its tasks are opened in that one alone. Empty before it is prepared."""
+    """The epoch of the preparation: only tasks opened in this epoch run. Empty before preparation."""
 
     def __init__(
         self,
@@ -121,8 +121,8 @@ def run(
     read to their ends, too; and those of the engine, such as `master` of Spark.
 
     Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
-    saved, LogError when another driver runs the application, and what a task failed with. Raises PluginError for an
-    engine that is not installed, and ConfigError for an option that is not the engine's.
+    saved, LogError when another driver runs the application, and the error that a task failed with. Raises PluginError
+    for an engine that is not installed, and ConfigError for an option that is not the engine's.
     """
     summary: Summary = _engine(application, engine).run_with(application, trigger, **options)
     return summary
@@ -137,7 +137,7 @@ def _engine(application: Application, name: str | None) -> Any:
 
 
 def _check_installed(settings: Settings) -> None:
-    """Refuse settings that name what no installed plugin brings; nothing is loaded."""
+    """Check that the plugins that settings name are installed; loads none."""
     serdes = ("key_serde", "value_serde", "state_serde")
     named = {
         "log": ("log", settings.log.partition(":")[0]),

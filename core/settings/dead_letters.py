@@ -1,4 +1,4 @@
-"""Which topics dead letters go to, and the check that the application does not read one of them."""
+"""The topics of dead letters, and the check that the application does not read one of them."""
 
 from __future__ import annotations
 

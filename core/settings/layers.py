@@ -53,7 +53,7 @@ class Layer:
         return cls(values, origins)
 
     def over(self, other: Layer) -> Layer:
-        """Return both, this one winning; of a mapping such as `clients` each name by itself."""
+        """Return both layers merged, this one winning; mappings such as `clients` are merged name by name."""
         return Layer({**other.values, **self.values}, {**other.origins, **self.origins})
 
     def without(self, names: Collection[str]) -> Layer:
@@ -80,7 +80,7 @@ def add_origin_to_errors(origin: str) -> Iterator[None]:
 
 
 def _translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | None:
-    """Translate a name and its value; what a secret becomes is one again, and in no error."""
+    """Translate a name and its value. A translated secret is a Secret, too, and appears in no error."""
     if not isinstance(value, Secret):
         return translate(name, value, own)
     with hidden_in_errors(repr(value.reveal())):

@@ -63,7 +63,7 @@ def vocabularies() -> list[Vocabulary]:
 
 
 def translate(name: str, value: Any, own: Collection[str]) -> tuple[Key, Any] | None:
-    """Return which of our settings a name sets, and its value; None when that is the case anyway.
+    """Return our setting for a name, and its value; None if that is the default behaviour anyway.
 
     `own` are the names of all settings. Vocabularies are loaded for other names only. Raises ConfigError for a name
     without counterpart, with the replacement, and for an unknown one, with the nearest names.
@@ -96,7 +96,7 @@ def unknown(name: str, own: Collection[str]) -> str:
     close = nearest(name, own)
     if close:
         return f"unknown setting {name!r}; did you mean {' or '.join(map(repr, close))}?"
-    others = " and".join(f" of {each.owner}" for each in vocabularies())
+    others = " and".join(f" of {vocabulary.owner}" for vocabulary in vocabularies())
     return f"unknown setting {name!r}; known: {', '.join(own)}" + (
         f", and the names{others} (any other setting of the log's clients: clients.NAME)" if others else ""
     )

@@ -11,7 +11,7 @@ from ..record import TopicPartition
 
 
 class Summary(Protocol):
-    """The work that a run has done, whichever engine ran it; all records are committed ones.
+    """The finished work of a run, on any engine; all records are committed ones.
 
     The engines that come with penstock return `penstock.spark.RunSummary`, which has more.
     """
@@ -121,8 +121,8 @@ class StateChange:
 class Running(Protocol):
     """A run in a thread of this process. Leaving its `with` or `async with` block stops it.
 
-    Entering the block waits until the tasks begin to run, and raises what prevented that. Leaving it raises what the
-    application failed with, unless the block itself failed.
+    Entering the block waits until the tasks begin to run, or raises the error that prevented it. Leaving it raises the
+    error that the application failed with, unless the block itself failed.
     """
 
     @property
@@ -167,7 +167,7 @@ class Running(Protocol):
     def wait(self, timeout: float | None = None) -> Summary:
         """Wait until the run ends by itself, or is stopped; return its summary.
 
-        Raises what the application failed with, and TimeoutError after `timeout` seconds.
+        Raises the error that the application failed with, and TimeoutError after `timeout` seconds.
         """
         ...
 

@@ -61,7 +61,7 @@ class Secret:
 
 
 def is_secret(name: str, value: object = "") -> bool:
-    """Return whether a setting is taken for a secret, by its name or the look of its value; in doubt it is.
+    """Return whether a setting is a secret, judged by its name or value; in doubt it is.
 
     >>> is_secret("sasl.password"), is_secret("consumer.ssl.key.pem"), is_secret("security.protocol", "SASL_SSL")
     (True, True, False)
@@ -75,7 +75,7 @@ def is_secret(name: str, value: object = "") -> bool:
 
 
 def _has_user(text: str) -> bool:
-    """Return whether a URL in a text has a user, whose password may be beside it."""
+    """Return whether a text has a URL with a user, whose password may be beside it."""
     return any(_USER_OF_URL.search(word[: word.rfind("@") + 1]) for word in text.split() if "@" in word)
 
 
@@ -143,9 +143,10 @@ def hide_in_places(text: str) -> str:
 
 
 class SettingsByName(dict[str, Any]):
-    """Settings by name, as plain values; its `repr` shows no secret: users put it into errors and log lines.
+    """Settings by name, as plain values; its `repr` shows no secret, because users put it into errors and log lines.
 
-    So it is with a mapping among them, such as `user`. A value by itself is what it is. Those in `marked` are secrets.
+    The same holds for a mapping among them, such as `user`; a single value is returned as it is. Settings named in
+    `marked` are secrets.
     """
 
     def __init__(self, given: Mapping[str, Any], marked: Collection[str] = ()) -> None:

@@ -96,7 +96,7 @@ def _needs_nothing(value: Any) -> None:
 class Setting(Generic[T]):
     """A setting that a plugin brings: declared once, named in its hook `penstock_settings`, and read with `of`.
 
-    `values` says which are accepted (`penstock.settings.types`). `text` is a sentence that says what the setting does.
+    `values` says which are accepted (`penstock.settings.types`). `text` is a sentence that describes the setting.
     `needs` is called with the value when an application with this setting starts or is planned, before anything is
     changed: it raises MissingPackageError where that value needs a package which is not installed.
     """
@@ -110,8 +110,8 @@ class Setting(Generic[T]):
     def of(self, settings: Settings | Mapping[str, Any]) -> T:
         """Return the value that `settings`, or the `config` of a processor's context, give, or the default."""
         given = settings.of_plugins if isinstance(settings, Settings) else settings
-        found: T = given.get(self.name, self.default)
-        return found
+        result: T = given.get(self.name, self.default)
+        return result
 
 
 @dataclass(frozen=True, init=False)
@@ -191,7 +191,8 @@ class Settings:
     """Settings by Kafka's names with which repartition topics and changelog topics are created."""
     intermediate_topics: Annotated[Sequence[str], _TOPICS] = ()
     """Topics that the application reads and only it writes, where its program does not show that: topics for retries.
-    Resets pass them over, and backups have what waits in them."""
+    Resets skip them, and backups contain their waiting records.
+    """
     offset_out_of_range: Annotated[str, one_of("fail", "earliest", "latest")] = "fail"
     """Reaction to a committed position that the log has no more: `fail`, or continue from `earliest` or `latest`."""
     clients: Annotated[Mapping[str, Any], _CLIENTS] = field(default_factory=dict)
@@ -219,7 +220,7 @@ class Settings:
         object.__setattr__(self, "marked", marked)
 
     def optimizes(self, what: str) -> bool:
-        """Return whether `topology_optimization` asks for `what`, for example "merge_repartition_topics"."""
+        """Return whether `topology_optimization` includes `what`, for example "merge_repartition_topics"."""
         return self.topology_optimization == "all" or what in self.topology_optimization.split(",")
 
     @property
@@ -269,7 +270,7 @@ class Settings:
             return cls.type_of(name).check(f"setting {name!r}", revealed)
 
     def check_packages(self) -> None:
-        """Raise MissingPackageError for what the settings of plugins need."""
+        """Raise MissingPackageError if settings of plugins need a package that is not installed."""
         for name, value in self.of_plugins.items():
             _declared(name).needs(value)
 
@@ -329,8 +330,8 @@ def add_origins_to_errors(layer: Layer) -> Iterator[None]:
                     hiding.enter_context(hidden_in_errors(repr(value.reveal())))
             yield
     except (ConfigError, PluginError) as error:
-        found = re.match(r"setting '([\w.-]+)'", str(error))
-        with add_origin_to_errors(layer.origins.get(found[1], CODE) if found else CODE):
+        match = re.match(r"setting '([\w.-]+)'", str(error))
+        with add_origin_to_errors(layer.origins.get(match[1], CODE) if match else CODE):
             raise
 
 

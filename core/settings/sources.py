@@ -190,7 +190,7 @@ def _setting(spelled: str) -> str | None:
 
 
 def _is_in_mapping(name: str) -> bool:
-    """Return whether a setting is one of a mapping, such as `clients`, whose names nobody knows."""
+    """Return whether a setting belongs to a mapping with free names, such as `clients`."""
     mapping, _, rest = name.partition(".")
     return mapping in MAPPINGS and rest not in _names_of_vocabularies().values()
 
@@ -244,7 +244,7 @@ def _layer(given: Iterable[Given], load_function: LoadFunction | None) -> Layer:
 
 
 def value_of(key: Key, value: Any, load_function: LoadFunction) -> Any:
-    """Return the value of a setting for a text; any other value as it is."""
+    """Return the value of a setting from text; other values are returned unchanged."""
     if isinstance(value, Secret) and isinstance(key, str):
         with hidden_in_errors(repr(value.reveal())):
             made = value_of(key, value.reveal(), load_function)

@@ -16,14 +16,16 @@ T = TypeVar("T")
 LoadFunction = Callable[[str], Any]
 """Returns the function that MODULE:ATTR names."""
 Check = Callable[[str, Any], T]
-"""Returns a value as it is kept. Raises ConfigError that begins with the first argument, such as "setting 'log'"."""
+"""Checks a value and returns it in the form that is stored. Raises ConfigError that begins with the first argument,
+such as "setting 'log'".
+"""
 
 
 class SettingType(Generic[T]):
     """The values of a setting.
 
-    `check` is called with what the setting is called in messages, and a value. `of_text` is called with the same, a
-    text of a file, a variable or an option, and a function that loads others; it returns the value to check.
+    `check` gets the setting's name for messages, and a value. `of_text` gets the same name, the text of a file,
+    variable or option, and a function that loads plugins; it returns the value to check.
     """
 
     def __init__(
@@ -36,7 +38,7 @@ class SettingType(Generic[T]):
 def expecting(
     expected: str, accepts: Callable[[Any], bool], kept: Callable[[Any], Any] = lambda value: value
 ) -> Check[Any]:
-    """Return a check; `expected` names what it accepts. `kept` returns the one form of a value that has several."""
+    """Return a check; `expected` describes the accepted values. `kept` converts each to the form that is stored."""
 
     def check(setting: str, value: Any) -> Any:
         if not accepts(kept(value)):
@@ -49,7 +51,7 @@ def expecting(
 def whole_number(
     least: int = 1, most: float = inf, expected: str = "a whole number above 0", besides: Sequence[int] = ()
 ) -> SettingType[int]:
-    """Return the type of whole numbers from `least` to `most`, and those in `besides`."""
+    """Return the type of whole numbers from `least` to `most`, and of the additional values `besides`."""
 
     def accepts(value: Any) -> bool:
         is_number = isinstance(value, int) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""State stores: what a backend author writes, what a kind of store is built on, and what a topology declares."""
+"""State stores: interfaces of backends and of kinds, and the declarations of a topology."""
 
 from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory, StoreView, in_chunks
 from .context import BytesStore, IndexStore, StoreContext

@@ -1,4 +1,4 @@
-"""StoreBackend: ordered bytes on this host, with one atomic write; what a backend author implements."""
+"""StoreBackend: the interface of a store backend: ordered bytes on this host, with one atomic write."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 Change = tuple[bytes, bytes | None]
 """A key and its new value; None deletes the key."""
 Changes = Mapping[str, Sequence[Change]]
-"""For each store by name: what changed, sorted by key, each key once."""
+"""The changed rows of each store by name, sorted by key, each key once."""
 
 
 def in_key_order(rows: Mapping[bytes, bytes | None]) -> list[Change]:
@@ -94,8 +94,8 @@ class StoreBackend(ABC):
     ) -> Iterator[tuple[bytes, bytes]]:
         """Yield (key, value) for start <= key < end in key order, or reversed; None is an open end.
 
-        The engine may write between two steps of the iterator: what it yields then is unspecified, but it must not
-        fail. An iterator may be dropped half-way.
+        The engine may write between two steps of the iterator: the results are then unspecified, but it must not fail.
+        An iterator may be dropped half-way.
         """
 
     @abstractmethod
@@ -114,7 +114,7 @@ class StoreBackend(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Release everything; idempotent. A clean close makes what was written last."""
+        """Release everything; idempotent. A clean close makes the last write durable."""
 
     @abstractmethod
     def destroy(self) -> None:
@@ -133,7 +133,7 @@ class StoreBackend(ABC):
         return 0
 
     def release(self) -> None:
-        """Free what pins resources between calls, such as open transactions; the engine calls it after every batch."""
+        """Release resources pinned between calls, such as open transactions; the engine calls it after every batch."""
         return None
 
     def trusted(self) -> bool:
@@ -187,7 +187,7 @@ class StoreBackendFactory(Protocol):
 
 @runtime_checkable
 class CountsFiles(Protocol):
-    """A factory that says how many file descriptors an open backend needs at least.
+    """A factory that declares the minimum number of file descriptors of an open backend.
 
     A runner refuses to start where the limit is too low for its tasks.
     """

@@ -9,8 +9,8 @@ from typing import Literal
 class StoreCalls:
     """Counts of one store.
 
-    `gets`: get, fetch and find_sessions. `puts`: put, add, delete and remove. `reads`: how many of the gets had to read
-    the store backend, because no object in memory answered. `read_seconds`: about the time of these.
+    `gets`: get, fetch and find_sessions. `puts`: put, add, delete and remove. `reads`: number of gets that read the
+    store backend, because no object in memory answered. `read_seconds`: about the time of these.
     """
 
     __slots__ = ("_taken", "_totals", "gets", "puts", "read_seconds", "reads")
@@ -22,7 +22,7 @@ class StoreCalls:
         self._taken: list[float] = [0, 0, 0, 0.0]
 
     def add_total(self, name: Literal["gets", "puts", "reads"], total: Callable[[], int]) -> None:
-        """Add what `total` returns to a count: how many calls a function has counted in a variable of its own.
+        """Add a function that returns a further number of calls, which code counts in a local variable.
 
         That costs less than an attribute of this object.
         """

@@ -1,4 +1,4 @@
-"""BytesStore and StoreContext: what the engine gives a kind of store to build on."""
+"""BytesStore and StoreContext: the engine's interfaces on which a kind of store is built."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .record_cache import RecordCache
 
 @runtime_checkable
 class BytesStore(Protocol):
-    """One store as ordered bytes, uncommitted changes included; what every kind of store is built on."""
+    """One store as ordered bytes, uncommitted changes included; the base of every kind of store."""
 
     name: str
 
@@ -45,8 +45,8 @@ class BytesStore(Protocol):
         """Free up to `limit` entries of start <= key < end that have expired; return whether there may be more.
 
         The next commit that changes state deletes them: on this host, and in a changelog of compacted topics, where
-        nothing else would. A changelog directory does not have that. So a store may free only what it hides by itself
-        from then on, also after a restore.
+        nothing else would. A changelog directory does not have that. So a store may free only entries that it hides
+        from then on by itself, also after a restore.
         """
         ...
 
@@ -56,10 +56,10 @@ class BytesStore(Protocol):
 
 
 class IndexStore(BytesStore, Protocol):
-    """The index of a store: what is in it follows from the store's rows."""
+    """The index of a store, derived from the store's rows."""
 
     def save(self) -> None:
-        """Write what was put so far at once, and not with the next commit; only while the store is being opened."""
+        """Write all puts so far at once, not with the next commit; only while the store is being opened."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Division: what a store's declaration says about its entries, for a division of the store by other partitions."""
+"""Division: how the entries of a store belong to partitions, so that a store can be divided anew."""
 
 from __future__ import annotations
 
@@ -24,13 +24,12 @@ class PartitionInValue:
 
 @dataclass(frozen=True)
 class RowKeys:
-    """Where the key of an entry is in the rows of a store, so that `penstock reshard` can divide them.
+    """How to find an entry's key in a row of a store, so that `penstock reshard` can divide the rows.
 
-    `key_of` returns, from the key of a row, the key of its entry as the store's serde wrote it: the key of the record
-    that made it, or one from which `Division.record_key` finds that. It returns None for a row of the store as a whole,
-    such as a count, which each new task gets. `serde` returns that serde from the spec, or None for the application's
-    `state_serde`. `merged` returns, from the contents of a row of the store as a whole in two tasks, that of both
-    together; without it they must be equal, or the application is refused.
+    `key_of` takes the key of a row, and returns the serialized key of its entry: the key of the record that made the
+    entry, or one from which `Division.record_key` finds that. It returns None for a row of the store as a whole, such
+    as a count: each new task gets such rows. `serde` makes the serde of these keys from the serde that the store
+    declares.
     """
 
     key_of: Callable[[bytes], bytes | None]

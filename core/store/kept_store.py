@@ -17,8 +17,8 @@ class KeptStore:
     `backend` is the store backend with its entries on the host. A `logged` store is in the changelog. `timestamped`:
     entries had timestamps when the history in the changelog began. `expires`: entries may carry an expiry, because the
     store has a TTL or had one. `generation` counts how often a store of this name was dropped: two generations have no
-    content in common. `kind` is the store kind; it says how entries look in a changelog topic. `fixed_options` are
-    those of the store's traits, as the first program that named it had them. `is_indexed`: it has an index beside it
+    content in common. `kind` is the store kind; it says how entries look in a changelog topic. `fixed_options`: the
+    fixed options of the store's traits in the first program that named it. `is_indexed`: it has an index beside it
     although its entries do not expire.
     """
 
@@ -42,7 +42,7 @@ class KeptStore:
 
     @classmethod
     def of(cls, store: StoreBuilder, default_backend: str) -> KeptStore:
-        """Return how the first program that names a store keeps it."""
+        """Return the saved description of a store that no earlier program named."""
         return cls(
             store.backend or default_backend,
             store.logged,
@@ -54,7 +54,7 @@ class KeptStore:
         )
 
     def followed_by(self, after: KeptStore) -> KeptStore:
-        """Return how the store is kept when a program that keeps it as `after` follows on this one."""
+        """Return the saved description of the store after a program that keeps it as `after`."""
         if self.generation != after.generation:
             return after
         return replace(

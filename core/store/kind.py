@@ -26,8 +26,8 @@ class TopicRows(Protocol):
 class StoreKind:
     """A store kind with rows of its own in a changelog topic. A kind without is the function `build` alone.
 
-    `topic_rows` is called with the store's fixed options. It returns the same for the same ones in every later version:
-    what it wrote is in the topic.
+    `topic_rows` is called with the store's fixed options. It returns the same for the same options in every later
+    version, because its records are in the topic.
     """
 
     build: Callable[[Any, BytesStore, StoreContext], StateStore]

@@ -22,7 +22,7 @@ class Change(NamedTuple):
 
 
 class SourceRecord(NamedTuple):
-    """A record as it was read; only its place where no error handler asks for more."""
+    """A record as it was read; without key, value and headers if no error handler needs them."""
 
     topic: str
     partition: int
@@ -34,7 +34,7 @@ class SourceRecord(NamedTuple):
 
 
 class RecordContext(NamedTuple):
-    """The record that was processed when a store was written: what the update is forwarded with."""
+    """The record that was being processed when a store was written: the context in which its update is forwarded."""
 
     timestamp: int = -1
     headers: Headers = ()
@@ -73,7 +73,7 @@ class Forwarding:
         return announced
 
     def send(self, send: Callable[[Any], Any], record: Any, old: Any) -> None:
-        """Call `send` with a record of which `old` was the value before."""
+        """Call `send` with a record whose previous value was `old`."""
         outer, self.before = self.before, (record[0], own_copy(old))
         try:
             send(record)

@@ -29,9 +29,9 @@ class StoreSpec:
     as in `StoreBuilder`. `topic_config`: settings by Kafka's names with which its changelog topic is created. Fields
     named `key_serde` and `value_serde` are checked with the topology, and saved with the state. The name of the class
     is saved with the state, too: do not rename it. `windows` says in words which windows the rows belong to; a program
-    with others is refused. `division`: what is special about its entries for a division by other partitions, and
-    `row_keys` where its rows have their keys: a subclass whose kind is not penstock's sets it, or `penstock reshard`
-    refuses its stores.
+    with others is refused. `division`: exceptions of its entries for a division by other partitions. `row_keys`: the
+    position of keys in its rows: a subclass whose kind is not penstock's sets it, or `penstock reshard` refuses its
+    stores.
     """
 
     kind: ClassVar[str] = OWN

@@ -39,7 +39,7 @@ class StateStore(ABC):
     """The update that the store's processor forwards, if a processor below asked for it."""
 
     def flush(self) -> None:
-        """Serialize what is kept as objects into the BytesStore below; called before a commit."""
+        """Serialize cached objects into the BytesStore below; called before a commit."""
         return None
 
     def unflushed(self) -> int:
@@ -47,9 +47,9 @@ class StateStore(ABC):
         return 0
 
     def discard(self) -> None:
-        """Drop what is kept as objects; called where the store stays open and its rows were changed below it.
+        """Drop cached objects; called when rows below an open store were replaced.
 
-        That is the copy of a global store, which is read anew. A task that fails closes its stores.
+        Only the copy of a global store is replaced while open. A task that fails closes its stores.
         """
         return None
 
@@ -118,10 +118,10 @@ class StoreTraits:
     `timestamped`: values are envelopes with timestamps. `expires`: entries may carry an expiry. `is_indexed`: the store
     has an index beside it, `StoreContext.index`, also if its entries do not expire. `fixed_options`: numbers that the
     form of its keys depends on; those of the program that declared the store first hold for as long as it has content.
-    `form`: what else a program must not change while there is content, in words; it is part of the store's kind.
-    `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them. `is_extra`: an operator
-    keeps it beside the stores that Kafka Streams has there, and `describe()` leaves it out: so both describe a program
-    alike.
+    `form`: further properties, as text, that a program must not change while there is content; it is part of the
+    store's kind. `topic_config`: settings of its changelog topic beside the usual ones, as Kafka names them.
+    `is_extra`: an operator keeps it beside the stores that Kafka Streams has there, and `describe()` leaves it out: so
+    both describe a program alike.
     """
 
     timestamped: bool = False

@@ -21,7 +21,7 @@ _METHODS = {
     "on_timer": ("key", "at"),
     "close": (),
 }
-"""The methods of processors and transformers, and what they are called with."""
+"""The methods of processors and transformers, with the number of their arguments."""
 
 _sound: WeakKeyDictionary[FunctionType, set[tuple[str, type, bool]]] = WeakKeyDictionary()
 """The functions that `check_methods` has accepted: as which method, bound or not. Each task makes its processors."""
@@ -74,9 +74,9 @@ def check_methods(where: str, processor: object) -> None:
 def check_called_with(
     where: str, what: str, function: Any, arguments: Sequence[str], before: Sequence[str] = ()
 ) -> None:
-    """Refuse a function that cannot be called with `before` and `arguments`, of which the message names the latter.
+    """Check that a function can be called with `before` and `arguments`; the message names only the latter.
 
-    A decorator is taken for what it is, not for what it decorates. Raises TopologyError.
+    A decorated function is checked by its decorator's signature. Raises TopologyError.
     """
     try:
         inspect.signature(function, follow_wrapped=False).bind(*before, *arguments)
@@ -97,14 +97,14 @@ def bound(processor: Any, context: Any) -> Callable[[Any], Any]:
             f"node {getattr(context, 'node', None)!r}: bind of {type(processor).__name__} returned {process!r}, "
             "expected the function that gets each record: end bind with `return self.process`, or with another function"
         )
-    made: Callable[[Any], Any] = process
-    return made
+    result: Callable[[Any], Any] = process
+    return result
 
 
 def watched(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `process`, or if its code returns something, what calls it and refuses a record that it returns.
+    """Return `process`, or a wrapper that refuses returned records, if its code has a `return VALUE`.
 
-    So a function without `return VALUE` costs nothing more.
+    A function without `return VALUE` costs nothing more.
     """
     code = getattr(process, "__code__", None)
     if isinstance(code, CodeType) and _returns_nothing(code):
@@ -119,7 +119,7 @@ def watched(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def check_result(result: object, what: str) -> None:
-    """Raise ProcessingError for a result that would be lost: a record, or what would have to be run to give some."""
+    """Raise ProcessingError for a result that would be lost: a record, a generator or a coroutine."""
     found = result[0] if isinstance(result, list) and result else result
     if not isinstance(found, _LOST):
         return
@@ -134,7 +134,7 @@ def check_result(result: object, what: str) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def _returns_nothing(code: CodeType) -> bool:
-    """Return whether each `return` of a function is one of None, as far as its instructions show."""
+    """Return whether each `return` of a function returns None, as far as its instructions show."""
     before = None
     for step in dis.get_instructions(code):
         if step.opname == "RETURN_CONST" and step.argval is not None:

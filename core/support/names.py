@@ -1,4 +1,4 @@
-"""Names: which ones topics and stores may have, those of indexes and functions, and the nearest to a wrong one."""
+"""Names: the rules for topics and stores, names of indexes and functions, and suggestions for a wrong name."""
 
 from __future__ import annotations
 
@@ -65,9 +65,9 @@ def function_name(function: Any) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str], least: float = 0.6) -> str:
-    """Return a question with the known names that resemble a wrong one; "" where none does.
+    """Return a question with the known names that resemble a wrong one; "" if none does.
 
-    `least`: how alike names are at least, from 0 to 1 (difflib's ratio).
+    `least`: minimum similarity, from 0 to 1 (difflib's ratio).
 
     >>> did_you_mean("ordrs", ["orders", "lines"])
     "did you mean 'orders'?"

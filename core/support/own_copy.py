@@ -1,4 +1,4 @@
-"""Copies of values, so that each place a value goes to has one of its own; what cannot be changed is not copied."""
+"""Copies of mutable values, so that each receiver has a copy of its own. Immutable values are shared."""
 
 from __future__ import annotations
 
@@ -92,11 +92,11 @@ def _copy_other(value: Any, memo: Memo) -> Any:
 
 
 def _is_frozen(value: Any, memo: Memo) -> bool:
-    """Return whether it is a frozen dataclass whose attributes cannot be changed, those beside its fields included."""
+    """Return whether `value` is a frozen dataclass with immutable attributes only, those beside its fields included."""
     parameters = vars(type(value)).get("__dataclass_params__")  # a subclass may have others
     if parameters is None or not parameters.frozen:
         return False
-    parts = [getattr(value, each.name, None) for each in fields(value)]
+    parts = [getattr(value, field.name, None) for field in fields(value)]
     return all(_copied(part, memo) is part for part in (*parts, *getattr(value, "__dict__", {}).values()))
 
 

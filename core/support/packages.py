@@ -21,7 +21,7 @@ IMPORT_NAME = "penstock"
 def needed(feature: str, extra: str | None = None) -> Iterator[None]:
     """Raise MissingPackageError for an import of the block that fails: no package, or one of another version.
 
-    `feature`: what needs the module, as the message's subject. `extra`: the distribution's extra that installs the
+    `feature`: the user of the module, as the message's subject. `extra`: the distribution's extra that installs the
     module; None for a package that penstock requires, and that an installation without Spark leaves out. Blocks may be
     nested: the outermost names its feature and its extra.
     """
@@ -48,8 +48,8 @@ def _missing_part(error: ImportError) -> str | None:
     if isinstance(error, ModuleNotFoundError):
         parent = name.rpartition(".")[0]
         return name if not parent or _is_namespace(parent) else None
-    found = re.match(r"cannot import name '(\w+)'", error.msg)
-    return f"{name}.{found[1]}" if found and _is_namespace(name) else None
+    match = re.match(r"cannot import name '(\w+)'", error.msg)
+    return f"{name}.{match[1]}" if match and _is_namespace(name) else None
 
 
 def _is_namespace(name: str) -> bool:
@@ -65,7 +65,7 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 def check_installed(feature: str, extra: str | None, *packages: str) -> None:
-    """Raise MissingPackageError for those of `packages` that are not installed, or are too old; import none.
+    """Raise MissingPackageError if some of `packages` are not installed, or are too old; import none.
 
     As `needed` does. One in a namespace package is named with it, as "google.protobuf".
     """
@@ -94,19 +94,19 @@ def _too_old(extra: str | None, package: str) -> str | None:
 
 
 def _numbers(version: str) -> list[int]:
-    found = re.match(r"\d+(\.\d+)*", version)
-    return [int(each) for each in re.sub(r"(\.0+)+$", "", found[0]).split(".")] if found else []
+    match = re.match(r"\d+(\.\d+)*", version)
+    return [int(each) for each in re.sub(r"(\.0+)+$", "", match[0]).split(".")] if match else []
 
 
 def later_version(requirements: Iterable[str]) -> str | None:
-    """Return that one of a distribution's requirements which asks for a later penstock; None if none does.
+    """Return a message if an installed distribution requires a later penstock; None if none does.
 
     >>> later_version(["penstock-streams >= 99.1", "click"]), later_version(["penstock-streams>=0.1"])
     ('penstock-streams >= 99.1', None)
     """
     now = installed_version(DISTRIBUTION)
-    for each in requirements:
-        named, _, marker = each.partition(";")
+    for requirement in requirements:
+        named, _, marker = requirement.partition(";")
         name = re.match(r"[\w.-]+", named)
         least = re.search(r"(>=|~=|==|>)\s*([\d.]+)", named)
         if not now or not name or not least or "extra" in marker or re.sub(r"[-_.]+", "-", name[0]) != DISTRIBUTION:
@@ -117,7 +117,7 @@ def later_version(requirements: Iterable[str]) -> str | None:
 
 
 def importable(module: str, names: Iterable[str]) -> list[str]:
-    """Return those of a module's lazy `names` whose packages are installed: its `__all__`, so a star import works."""
+    """Return the lazy `names` of a module whose packages are installed: its `__all__`, so that a star import works."""
     found = []
     for name in names:
         with suppress(MissingPackageError):
@@ -152,7 +152,7 @@ def install_command(extra: str | None, packages: Sequence[str]) -> str:
 
 
 def _required() -> Sequence[str]:
-    """Return the requirements of the distribution, those of its extras included."""
+    """Return the requirements of the distribution, including its extras'."""
     try:
         return distribution(DISTRIBUTION).requires or ()
     except PackageNotFoundError:
@@ -160,7 +160,7 @@ def _required() -> Sequence[str]:
 
 
 def _is_of(extra: str | None, requirement: str, package: str) -> bool:
-    """Return whether a requirement names a package, and is of this extra, or of none."""
+    """Return whether a requirement names a package, and belongs to this extra, or to none."""
     name, _, marker = requirement.partition(";")
     of = re.search(r"extra == ['\"]([\w-]+)", marker)
     plain = re.match(r"[\w.-]+", name)
@@ -168,7 +168,7 @@ def _is_of(extra: str | None, requirement: str, package: str) -> bool:
 
 
 def other_distribution() -> str | None:
-    """Return that a distribution with our import name is installed too, and what to do; None if there is none."""
+    """Return advice if a distribution with our import name is installed too; None if there is none."""
     try:
         other = distribution(IMPORT_NAME)
     except PackageNotFoundError:

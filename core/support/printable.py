@@ -1,4 +1,4 @@
-"""Text of records and errors, for people: control characters and those that turn the direction of text are escaped."""
+"""Text of records and errors, for people: characters that control a terminal or turn text are escaped."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ EVERY_MS = 60_000
 
 @dataclass
 class _Line:
-    """The last line of a kind, and how many have come that were not written."""
+    """The last line of a kind, and the number of lines suppressed since."""
 
     written_at_ms: int
     logger: logging.Logger
@@ -25,7 +25,7 @@ class _Line:
 class Repeats:
     """Writes log lines that may come with every record. Any thread may call it.
 
-    `now_ms` returns the time in ms. Lines of the same `kind` are counted together, so a kind must not contain what
+    `now_ms` returns the time in ms. Lines of the same `kind` are counted together, so a kind must not contain text that
     differs from record to record.
 
     >>> repeats = Repeats(lambda: 0)
@@ -38,7 +38,7 @@ class Repeats:
         self._lock = threading.Lock()
 
     def log(self, logger: logging.Logger, level: int, kind: Hashable, message: str, *arguments: object) -> None:
-        """Write a line, or count it if one of this kind was written less than a minute ago."""
+        """Write a line, or only count it if a line of this kind was written less than a minute ago."""
         with self._lock:
             now, line = self._now_ms(), self._lines.get(kind)
             if line is None:
@@ -51,7 +51,7 @@ class Repeats:
                 _write(line, now)
 
     def write_due(self) -> None:
-        """Write the numbers of kinds whose last line is a minute old, though nothing more has come since."""
+        """Write the counts of suppressed lines whose last line is a minute old, though none follows."""
         with self._lock:
             now = self._now_ms()
             for kind, line in list(self._lines.items()):

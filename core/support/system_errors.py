@@ -1,4 +1,4 @@
-"""Errors of the operating system: what a user can do about each, and the limit of open files."""
+"""Errors of the operating system, with advice for users; and the limit of open files."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def error_number(error: BaseException | str, place: str | None = None) -> int | 
 
 
 def free_bytes(place: str) -> int:
-    """Return how many bytes this user may still write where `place` is; -1 if that is not known."""
+    """Return the bytes that this user may still write on the file system of `place`; -1 if unknown."""
     try:
         found = os.statvfs(place)
     except (OSError, AttributeError):  # there is none on Windows
@@ -46,7 +46,7 @@ def free_bytes(place: str) -> int:
 def what_to_do(error: BaseException | str, elsewhere: str, place: str | None = None) -> str | None:
     """Return advice for an error at a file or directory; None if nothing better than its own text is known.
 
-    `elsewhere` tells how to choose another place, such as "set `state_dir` to another directory". `place` is as in
+    `elsewhere`: advice on choosing another place, such as "set `state_dir` to another directory". `place` is as in
     `error_number`.
 
     >>> what_to_do(OSError(28, "No space left on device"), "move `state_dir`")

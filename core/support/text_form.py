@@ -50,7 +50,7 @@ def to_json(value: Any) -> Any:
 
 
 def from_json(data: Any) -> Any:
-    """Return the value that has this text form. Raises SerdeError for what a tag does not take.
+    """Return the value that has this text form. Raises SerdeError for data that does not fit its tag.
 
     >>> from_json({"!tuple": [{"!decimal": "1.50"}, {"other": 1}]})
     (Decimal('1.50'), {'other': 1})

@@ -15,7 +15,7 @@ _CALLED = {
 }  # fmt: skip
 """Libraries that penstock itself calls."""
 _NOBODYS = (sys.stdlib_module_names - {"__main__"}) | {_OURS, "click", "pluggy", "py4j", "pyspark"} | _CALLED
-"""Packages that call the user's code or are called without it, and whose lines nobody can mend."""
+"""Packages that call the user's code or are called without it: users cannot fix their lines."""
 
 _LIBRARIES = tuple({sysconfig.get_path(name) + os.sep for name in ("purelib", "platlib")})
 

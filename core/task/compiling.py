@@ -36,7 +36,8 @@ _record = tuple.__new__
 Run = Callable[[Record], Any]
 """The function that processes a record at a node."""
 EdgeCounts = Callable[[], Sequence[int]]
-"""Returns how many records a node has forwarded: to all children, and, if there are several, to each alone."""
+"""Returns the number of records that a node has forwarded: to all children, and, if there are several, to each alone.
+"""
 
 
 class Nodes:
@@ -116,7 +117,7 @@ class Nodes:
         return self._compile_processor(node, processor, forward, send)
 
     def _takes_tuples(self, name: str) -> bool:
-        """Return whether records that reach a node may be plain tuples; its processor was made before."""
+        """Return whether a node accepts plain tuples; its processor has been made."""
         if isinstance(self._nodes[name], SinkNode):
             return self._is_plain_sink(name)
         processor = self._processors[name]
@@ -150,7 +151,7 @@ class Nodes:
         return any(self._shared.stores[store].record_cache is not None for store in stores)
 
     def _noting_record(self, process: Run) -> Run:
-        """Return `process` of a node with a record cache: what it puts is forwarded as of the record it processes."""
+        """Return `process` of a node with a record cache: updates are forwarded as of the current record."""
         progress = self._shared.progress
 
         def run(record: Record) -> None:
@@ -193,12 +194,12 @@ class Nodes:
         return forward
 
     def _keeps_values(self, name: str) -> bool:
-        """Return whether a node may use, change or forward again what it has forwarded: a processor of the user's."""
+        """Return whether a node may use, change or resend forwarded values: only a user's processor does."""
         processor = self._processors.get(name)
         return processor is not None and not (isinstance(processor, Processor) and processor.takes_tuples)
 
     def _is_plain_sink(self, name: str) -> bool:
-        """Return whether a node only reads a record while it is called, and hands it to no function of the user's."""
+        """Return whether a node only reads a record during its call, and passes it to no function of the user's."""
         node = self._nodes[name]
         return isinstance(node, SinkNode) and isinstance(node.topic, str) and node.partitioner is None
 
@@ -207,11 +208,11 @@ class Nodes:
         return isinstance(processor, ValueTransformer) or (processor is not None and processor.forwards_each)
 
     def _says_what_it_got(self, name: str) -> bool:
-        """Return whether what a node, compiled before, has forwarded says how many records its only parent sent."""
+        """Return whether the counts of a compiled node's output edges give the number of its input records."""
         return name in self._known and self._parents[name] == 1 and self._forwards_each(name)
 
     def _lost(self, name: str) -> int:
-        """Return how many records a node that forwards each has not: it failed for them, or has dropped them."""
+        """Return the number of records that a node received and did not forward: they failed, or it dropped them."""
         dropped = self._metrics[name].dropped
         return self._failures.skipped[name] + sum(dropped.values()) - dropped[SKIPPED]
 
@@ -254,7 +255,7 @@ class Nodes:
         )
 
     def _find_failed(self, node: str, record: object, error: Exception | SystemExit) -> tuple[str, object]:
-        """Return the node that failed, and its record, of `node` and those below it that are called without an edge.
+        """Return the failed node and its record, among `node` and the nodes below it that are called without an edge.
 
         It is the last one whose function is in the traceback. So only a failure costs something.
         """
@@ -358,7 +359,7 @@ class Nodes:
     # ------------------------------------------------------------------ afterwards
 
     def count(self) -> None:
-        """Bring the metrics' counts of records up to date from those of the edges."""
+        """Update the metrics' counts of records from the counts of the edges."""
         received = self._received = dict.fromkeys(self._nodes, 0)
         for name in self._nodes:  # parents first
             if name not in self._edges:
@@ -377,10 +378,7 @@ class Nodes:
                 metrics.records_out = received[name] - sum(metrics.dropped.values())
 
     def close(self) -> None:
-        """Close every processor, parents first; idempotent.
-
-        What one raises is logged: the others are closed all the same.
-        """
+        """Close every processor, parents first; idempotent. Errors are logged, and the others are still closed."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -414,7 +412,7 @@ def _with_own_values(run: Run) -> Run:
 
 
 def _sending_records(forward: Callable[..., None]) -> Callable[..., None]:
-    """Return a `forward` that makes a Record of what may be a plain tuple."""
+    """Return a `forward` that makes a Record of a plain tuple."""
 
     def send(record: Record, to: str | None = None) -> None:
         forward(as_record(record), to)

@@ -17,7 +17,7 @@ from ..store import Entries, StateStore
 from ..store.record_cache import FlushListener, Forwarding
 from ..support.callbacks import check_plain, watched
 from .failures import RECORD_ERRORS
-from .progress import Progress
+from .progress import TaskProgress
 from .saved_values import SavedValues
 from .schedule import Schedule
 from .timers import Timers
@@ -40,7 +40,7 @@ class Shared:
     stores: Mapping[str, StateStore]
     global_stores: Mapping[str, ReadOnlyView]
     read_only_stores: Mapping[str, ReadOnlyView]
-    progress: Progress
+    progress: TaskProgress
     schedule: Schedules
     takes_commit_requests: bool
     timers: Timers
@@ -151,11 +151,11 @@ class NodeContext(TransformerContext):
         made.waits = True
 
     def offsets_read_in_front(self) -> int:
-        """Return how many offsets tasks in front of this one have read."""
+        """Return the number of offsets that upstream tasks have read."""
         return self._progress.front.read
 
     def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
-        """Return `run` for records that had waited: one that fails is dropped alone."""
+        """Return `run` for held-back records: if it fails, only the held record is dropped."""
         failed, node = self._shared.failed_late, self.node
 
         def guarded(record: Any) -> None:

@@ -36,7 +36,7 @@ class FailureNote:
 
 
 def letter_headers(failure: Failure) -> Headers:
-    """Return the headers of a dead letter: those of its source record, and those that describe the failure.
+    """Return the headers of a dead letter: its source record's, and ones that describe the failure.
 
     A source record that is itself a dead letter, sent back or read from its topic, loses the description of the failure
     before: a record that fails again and again would grow until the log refuses it. Long messages and stack traces lose
@@ -61,9 +61,10 @@ def letter_headers(failure: Failure) -> Headers:
 
 
 def split_headers(headers: Headers) -> tuple[Headers, FailureNote | None]:
-    """Return the headers of the source record, and what those that were added to them say; None when none were.
+    """Return the source record's headers, and the description of the failure in the added ones; None without those.
 
-    Of names that repeat, the last was added: older versions added to those of an earlier failure.
+    The last of several headers of the same name is the added one: older releases appended to the description of an
+    earlier failure.
     """
     said = {name.removeprefix(PREFIX): _text(value) for name, value in headers if name in _ADDED}
     if "exception" not in said:
@@ -92,7 +93,7 @@ def _text(value: bytes | None) -> str | None:
 
 
 def _number(text: str | None) -> int | None:
-    """Return a partition or an offset; None for what is none: anybody may have written these headers."""
+    """Return a partition or an offset; None if the text is no such number: anybody may have written these headers."""
     return int(text) if text is not None and text.isdecimal() and len(text) <= _MOST_DIGITS else None
 
 

@@ -1,4 +1,4 @@
-"""Failures: passes a record's error to the handler of its stage, and carries out what the handler decides."""
+"""Failures: passes a record's error to the handler of its stage, and carries out the handler's decision."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from ..settings.settings import Settings
 from ..store.kinds.windowed import Windowed
 from ..store.record_cache import SourceRecord
 from ..support.repeats import Repeats
-from .progress import Progress, source_at
+from .progress import TaskProgress, source_at
 
 _log = logging.getLogger("penstock.task")
 
@@ -49,7 +49,9 @@ SKIPPED = "skipped"
 EXPECTED_RECORD = "expected a Record, for instance record.with_value(...)"
 
 FailureKey = tuple[Stage, str, str | None, int | None, int | None, Hashable]
-"""Which failure: stage, node, and topic, partition and offset of the source record, or else what failed without one."""
+"""The identity of a failure: stage, node, and topic, partition and offset of the source record, or else the failed
+call.
+"""
 
 
 class RetryRequested(PenstockError):
@@ -103,7 +105,7 @@ class Failures:
         task_id: str,
         application_id: str,
         settings: Settings,
-        progress: Progress,
+        progress: TaskProgress,
         metrics: Mapping[str, NodeMetrics],
         repeats: Repeats | None,
         attempt: Callable[[FailureKey], int],
@@ -120,11 +122,11 @@ class Failures:
         self.skipped = Counter[str]()
         """Number of records of each node that it failed for, and that were skipped."""
         self.find_failed: Callable[[str, object, Exception | SystemExit], tuple[str, object]] = _as_caught
-        """Returns which node failed, and for which record, of one and those that it calls without an edge."""
+        """Finds the failed node and its record, among a node and the children that it calls without an edge."""
 
     @property
     def need_sources(self) -> bool:
-        """Whether a handler of what a record cache forwards may look at a source record, or send it away."""
+        """Whether a handler of forwarded cache updates may look at a source record, or send it away."""
         return not (
             needs_no_record(self._settings.processing_handler) and needs_no_record(self._settings.production_handler)
         )
@@ -135,7 +137,7 @@ class Failures:
         self._decide(failure, self._settings.deserialization_handler, "deserialization")
 
     def processing(self, node: str, record: object, error: Exception | SystemExit) -> None:
-        """Ask about an exception that `node`, or one that it calls, raised for `record`."""
+        """Ask the handler about an exception that `node`, or a child that it calls, raised for `record`."""
         node, record = self.find_failed(node, record, error)
         self._processing(node, record, error)
         self.skipped[node] += 1
@@ -145,7 +147,7 @@ class Failures:
         self._processing(node, _NO_RECORD, error)
 
     def late(self, node: str, key: object, timestamp: int, error: Exception | SystemExit) -> None:
-        """Ask about an exception that `node` raised for a record that it had kept back; where that was read is gone."""
+        """Ask the handler about an exception for a held-back record of `node`; where the record was read is unknown."""
         if isinstance(error, (RetryRequested, Decided)):
             raise error
         failure = self._failure(Stage.PROCESSING, node, _as_exception(error), None)
@@ -218,7 +220,7 @@ class Failures:
         self._progress.has_changed = True
 
     def _log_dropped(self, failure: Failure, where: str, what: str) -> None:
-        """Say which record is dropped and why; what it contains, and error messages quote, is for debugging alone."""
+        """Log which record is dropped and why; its content, and error messages, at debug level only."""
         self._repeats.log(
             _log, logging.WARNING, (self._application_id, failure.stage, failure.node, what),
             "%s: %s: %s", where, describe_cause(failure.error), what,
@@ -236,12 +238,12 @@ def _as_caught(node: str, record: object, error: Exception | SystemExit) -> tupl
 
 
 def key_of(failure: Failure, what: Hashable = None) -> FailureKey:
-    """Return the key of a failure, the same in all attempts. `what` failed, if that was no record with a place."""
+    """Return the key of a failure, the same in all attempts. `what`: the failed call, if no source record is known."""
     return failure.stage, failure.node, failure.topic, failure.partition, failure.offset, what
 
 
 def _text_of_key(key: object) -> str:
-    """Return a text for a record's key that is the same in all attempts; "" where its `repr` may be another one."""
+    """Return a text for a record's key that is the same in all attempts; "" if its `repr` may differ between them."""
     if type(key) is tuple or isinstance(key, Windowed):
         parts = [_text_of_key(each) for each in key]
         return repr(parts) if all(parts) else ""
@@ -267,7 +269,7 @@ def _as_exception(error: Exception | SystemExit) -> Exception:
 
 
 def _unavailable(error: BaseException | None) -> SerdeUnavailableError | MissingPackageError | None:
-    """Return what an error, or its cause in a store, says to be missing from outside; None for any other error."""
+    """Return the first error about an unavailable serde or a missing package in a chain of causes; None without one."""
     while error is not None and not isinstance(error, (SerdeUnavailableError, MissingPackageError)):
         error = error.__cause__
     return error

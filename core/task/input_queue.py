@@ -20,7 +20,7 @@ from ..program.serdes import SerdeLike, serde_name, serdes_of_topic
 from ..record import Headers, Record, RecordBatch, TopicPartition
 from ..settings.settings import Settings
 from .failures import RECORD_ERRORS, Failures, of_part, shown
-from .progress import Progress
+from .progress import TaskProgress
 from .validation import NO_TIMESTAMP, is_timestamp
 
 _record = tuple.__new__
@@ -42,7 +42,7 @@ _rows = rows if compiled is None else compiled.rows
 
 
 class TaskInput(NamedTuple):
-    """An input partition by its name in the log, the source that reads it, and the offset to go on from."""
+    """An input partition by its name in the log, the source that reads it, and the offset to continue from."""
 
     partition: TopicPartition
     source: SourceNode
@@ -52,7 +52,7 @@ class TaskInput(NamedTuple):
 class InputQueue:
     """Batches as the log returned them, and the decoded records of the first.
 
-    `run` is called with each record; `child` and `counts` are where the records over that edge are counted. With
+    `run` is called with each record; `child` and `counts`: the counter of the records over that edge. With
     `makes_tuples`, records may be plain tuples of their four parts.
     """
 
@@ -69,7 +69,7 @@ class InputQueue:
         settings: Settings,
         application_id: str,
         task_id: str,
-        progress: Progress,
+        progress: TaskProgress,
         failures: Failures,
         metrics: NodeMetrics,
         stopwatch: Callable[[], float],
@@ -95,7 +95,7 @@ class InputQueue:
         self.decode_seconds = 0.0
 
     def begin_at(self, position: int) -> None:
-        """Forget what was fed: `position` is the offset of the next record to feed."""
+        """Forget fed records: `position` is the offset of the next record to feed."""
         self.fetched = self._position = position  # `fetched`: the offset after the last record that was fed
         self.batch: RecordBatch | None = None
         self.records: list[Record] = []
@@ -127,7 +127,7 @@ class InputQueue:
 
     @property
     def has_more(self) -> bool:
-        """Whether the log has, or may have, records after those that were fed."""
+        """Whether the log has, or may have, records after the fed ones."""
         return self.end is None or self.fetched < self.end
 
     @property
@@ -148,12 +148,12 @@ class InputQueue:
         )
 
     def queued(self) -> int:
-        """Return how many records were fed and are not processed; those that are skipped count until then."""
+        """Return the number of fed records that are not processed; skipped records count until then."""
         started = 0 if self.batch is None else len(self.batch) - self._next_column() + len(self.records) - self.index
         return started + sum(map(len, self._raw))
 
     def column_index(self, index: int) -> int:
-        """Return where record `index` of the decoded ones is in the batch's columns."""
+        """Return the index of decoded record `index` in the batch's columns."""
         return self._start + index if self._kept is None else self._kept[index]
 
     def _next_column(self) -> int:
@@ -224,7 +224,7 @@ class InputQueue:
         self._decode_one_by_one(start)
 
     def _check_column(self, what: str, decoded: object, expected: int) -> None:
-        """Raise SerdeError unless a serde returned as many as it got: else records would be lost, or never end."""
+        """Check the length of a serde's column. Raises SerdeError: else records would be lost, or never end."""
         if isinstance(decoded, (list, tuple)) and len(decoded) == expected:
             return
         found = f"a list of {len(decoded)}" if isinstance(decoded, (list, tuple)) else shown(decoded)
@@ -236,7 +236,7 @@ class InputQueue:
         )
 
     def _decode_one_by_one(self, start: int) -> None:
-        """Decode record by record: with an extractor of the user's, or to find the one that cannot be decoded."""
+        """Decode record by record: with an extractor of the user's, or to find the bad record."""
         batch = self.batch
         assert batch is not None
         records: list[Record] = []

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 from ..errors import ConfigError
 from ..record import RecordBatch, TopicPartition
 from .input_queue import InputQueue
-from .progress import Front, Progress
+from .progress import Front, TaskProgress
 from .schedules import NEVER
 
 
 class Want(NamedTuple):
-    """Records that a task needs before it can go on: offsets from `start` up to, not including, `end`."""
+    """Records that a task needs before it can continue: offsets from `start` up to, not including, `end`."""
 
     partition: TopicPartition
     start: int
@@ -27,11 +27,13 @@ class Want(NamedTuple):
 class Inputs:
     """The queues of one task, in the order of its sources.
 
-    `max_idle_ms`: how long the task waits for an empty input while others have records. 0: only for what the log
-    already has, and until the log has said what that is; None: never. A front that `is_last` ends the wait.
+    `max_idle_ms`: time to wait for an empty input while others have records. 0: only for what the log already has, and
+    until the log has said what that is; None: never. A front that `is_last` ends the wait.
     """
 
-    def __init__(self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: Progress) -> None:
+    def __init__(
+        self, task_id: str, queues: Sequence[InputQueue], max_idle_ms: int | None, progress: TaskProgress
+    ) -> None:
         self._task_id = task_id
         self._queues = queues
         self._by_partition = {queue.partition: queue for queue in queues}
@@ -50,7 +52,7 @@ class Inputs:
     def plan(self, ends: Mapping[TopicPartition, int | None]) -> None:
         """Set up to which offset the log has records to process; None: it has not said yet.
 
-        An input that is not named has no more than was fed.
+        An input that is not named has no more records than the queued ones.
         """
         for queue in self._queues:
             queue.end = ends.get(queue.partition, 0)
@@ -84,7 +86,7 @@ class Inputs:
         return self._mark is not None
 
     def settle(self) -> None:
-        """Move `Progress.front` where the inputs have been read up to the mark."""
+        """Move `TaskProgress.front` where the inputs have been read up to the mark."""
         if self._mark is None:
             return
         front, ends, is_strict = self._mark
@@ -102,7 +104,7 @@ class Inputs:
         ]
 
     def feed(self, batch: RecordBatch) -> None:
-        """Queue records of one input; batches of an input come in offset order."""
+        """Queue records of one input; batches of an input arrive in offset order."""
         queue = self._by_partition.get(TopicPartition(batch.topic, batch.partition))
         if queue is None:
             raise ConfigError(
@@ -112,7 +114,7 @@ class Inputs:
         queue.feed(batch)
 
     def rewind(self) -> None:
-        """Forget what was fed and is not processed: while the task rests, it would only take memory."""
+        """Forget queued records: while the task rests, they would only take memory."""
         for queue in self._queues:
             if not queue.is_empty():
                 queue.begin_at(queue.position)
@@ -126,13 +128,13 @@ class Inputs:
         return {queue.partition: queue.fetched for queue in self._queues}
 
     def queued(self, partition: TopicPartition | None = None) -> int:
-        """Return how many records of an input, or of all, were fed and are not processed."""
+        """Return the number of queued records of an input, or of all inputs."""
         if partition is not None:
             return self._by_partition[partition].queued()
         return sum(queue.queued() for queue in self._queues)
 
     def waiting(self) -> int:
-        """Return about how many records wait to be processed, those included that the log is known to have."""
+        """Return about how many records wait to be processed, including those that the log is known to have."""
         return self.queued() + sum(max(0, (queue.end or 0) - queue.fetched) for queue in self._queues)
 
     def are_empty(self) -> bool:
@@ -153,7 +155,7 @@ class Inputs:
     # ------------------------------------------------------------------ the choice
 
     def choose(self, may_wait: bool) -> tuple[InputQueue, int] | None:
-        """Return the queue with the next record, and the highest timestamp up to which it stays the one to choose.
+        """Return the queue with the next record, and the highest timestamp up to which that queue remains the choice.
 
         None: there is no record, or the task waits for an empty input.
         """
@@ -187,9 +189,9 @@ class Inputs:
         return self._queues[chosen], bound
 
     def _waits(self, max_idle: int) -> bool:
-        """Return whether the task goes on waiting for an empty input.
+        """Return whether the task continues to wait for an empty input.
 
-        The wait's beginning is committed, so a reopen keeps it.
+        The start of the wait is committed, so a re-opened task keeps it.
         """
         if self._idle_since is None:
             self._idle_since = self._progress.wall_clock

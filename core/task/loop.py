@@ -16,13 +16,13 @@ from ..compiled import records as compiled
 from .failures import RECORD_ERRORS, Failures
 from .input_queue import InputQueue
 from .inputs import Inputs
-from .progress import Progress
+from .progress import TaskProgress
 from .punctuators import Punctuators
 from .schedules import NEVER
 
 
 def run_records(
-    remaining: Iterator[Any], run: Callable[[Any], Any], progress: Progress, queue: InputQueue, stream_due: int
+    remaining: Iterator[Any], run: Callable[[Any], Any], progress: TaskProgress, queue: InputQueue, stream_due: int
 ) -> None:
     """Call `run` with each record, until the loop has to look at something between two records.
 
@@ -50,7 +50,7 @@ class Loop:
     """Processes the records of one task. `may_wait`: whether it waits for an empty input (`max_task_idle`)."""
 
     def __init__(
-        self, inputs: Inputs, progress: Progress, failures: Failures, punctuators: Punctuators, *, may_wait: bool
+        self, inputs: Inputs, progress: TaskProgress, failures: Failures, punctuators: Punctuators, *, may_wait: bool
     ) -> None:
         self._inputs = inputs
         self._progress = progress

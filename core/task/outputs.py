@@ -1,4 +1,4 @@
-"""Outputs: what a task has produced since the last commit, by topic, and the functions that sinks write with.
+"""Outputs: a task's outputs since the last commit, by topic, and the functions of sinks that write them.
 
 Comes in: records that processors forward to sinks. Goes out: an `OutputBatch` for each topic, with serialized columns.
 """
@@ -32,7 +32,7 @@ class Outputs:
     """The columns of every topic that a task writes to. Nobody else changes them.
 
     `topic_name` maps a sink's topic to its name in the log. `partition_count` returns how many partitions a topic has,
-    and is None where that is not known. `refusals` are what the log refused in earlier attempts, by topic.
+    and is None where that is not known. `refusals` are the log's refusals in earlier attempts, by topic.
     """
 
     def __init__(
@@ -52,14 +52,14 @@ class Outputs:
         self._refusals = refusals
         self._topics: dict[str, OutputBatch] = {}
         self._received = Counter[str]()
-        """By topic: number of records that sinks got, less those that the columns have."""
+        """By topic: number of records that sinks received, minus the length of the columns."""
         self._letters: set[tuple[str, str | None, int | None, int | None]] = set()
         """The dead letters since the last commit: their topic, and where their source records were read."""
 
     # ------------------------------------------------------------------ what has been produced
 
     def take_last(self) -> list[OutputBatch]:
-        """Return the outputs since the last call: those that a commit ends with."""
+        """Return the outputs since the last call, to end a commit with."""
         self._letters.clear()
         return self.take()
 
@@ -88,7 +88,7 @@ class Outputs:
         return taken
 
     def size_bytes(self) -> int:
-        """Return about how many bytes have been produced, from a sample of the values."""
+        """Return about the number of bytes produced, from a sample of the values."""
         total = 0
         for output in self._topics.values():
             count = len(output.values)
@@ -265,7 +265,7 @@ class Outputs:
         return write_partitioned
 
     def _watch(self, node: SinkNode, topic: str, write: Write, failed: Failed) -> Write:
-        """Return `write`. If the log has refused a record of this topic, each record is checked for the same reason."""
+        """Return `write`; after a refusal for this topic, it first checks every record for the same reason."""
         refusals = self._refusals.get(topic)
         if not refusals:
             return write

@@ -1,4 +1,4 @@
-"""Progress: how far a task is. Every part of the task reads it, and no part keeps a copy."""
+"""TaskProgress: the position of a task in its work. Every part of the task reads it, and no part keeps a copy."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Front(NamedTuple):
     """How far everything in front of a task has been read: its inputs, and those of tasks whose topics it reads.
 
     `time`: the wall-clock time (ms) as of which all of it has been read; 0 where only its own inputs are known to have
-    been read since the task was opened, -1 before that. `read`: how many offsets of inputs the tasks in front of it had
-    read then that have stores; it changes whenever something is read there whose results may come later. `is_last`:
-    nothing comes after that, because the run ends then, so a task waits for no empty input.
+    been read since the task was opened, -1 before that. `read`: number of input offsets read by upstream tasks with
+    stores; it changes whenever something is read there whose results may come later. `is_last`: the run ends after it,
+    so a task waits for no empty input.
     """
 
     time: int
@@ -31,12 +31,12 @@ class CurrentInput(Protocol):
     batch: RecordBatch | None
 
     def column_index(self, index: int) -> int:
-        """Return where record `index` of the decoded ones is in the batch's columns."""
+        """Return the index of decoded record `index` in the batch's columns."""
         ...
 
 
-class Progress:
-    """The clocks of one task (ms), its current record, and what was asked for since the last commit."""
+class TaskProgress:
+    """The clocks of one task (ms), its current record, and requests since the last commit."""
 
     __slots__ = (
         "stream_time", "wall_clock", "commit_requested", "needs_attention", "must_end", "is_out_of_time", "is_firing",
@@ -51,7 +51,7 @@ class Progress:
         """What the driver's clock showed when the task's was at `wall_clock`: less where it was set back."""
         self.front = Front(-1)
         self.occasion: Hashable = None
-        """Which punctuator, timer or row of a visit is at work, the same in all attempts; None: a record."""
+        """The active punctuator, timer or visited row, the same in all attempts; None: a record is active."""
         self.commit_requested = False
         """A processor asked for a commit after the current record."""
         self.needs_attention = False
@@ -63,7 +63,7 @@ class Progress:
         self.is_firing = False
         """Punctuators or timers of the stream time are due that the driver had no time for; they precede any record."""
         self.has_changed = False
-        """Something has to be saved with the next commit that neither a record nor a store shows."""
+        """The next commit has to save a change that neither a record nor a store shows."""
         self.last_timestamp = -1
         """The timestamp of the last record of the last stretch of records; -1 before the first."""
         self.input: CurrentInput | None = None
@@ -79,10 +79,10 @@ class Progress:
         self.last = -1
 
     def move_wall_clock(self, driver_ms: int) -> None:
-        """Move the wall clock to that of the driver (ms).
+        """Advance the wall clock towards the driver's (ms).
 
-        It never goes back, because stores forget what has expired. While the driver's is behind, because it was set
-        back, it goes half as fast as that one: schedules must not rest until it has caught up.
+        It never goes back, because stores forget expired rows. After the driver's clock was set back, this clock runs
+        at half speed until the driver's has caught up, so that schedules do not rest.
         """
         if driver_ms >= self.wall_clock:
             self.wall_clock = self.driver_clock = driver_ms
@@ -92,21 +92,21 @@ class Progress:
             self.driver_clock = driver_ms - odd
 
     def note_driver_clock(self, driver_ms: int) -> None:
-        """Note if the driver's clock was set back, also where the task has nothing to do: its own goes on from here."""
+        """Record it if the driver's clock was set back, also where the task has nothing to do."""
         if driver_ms < self.driver_clock:
             self.move_wall_clock(driver_ms)
 
     def driver_time_of(self, wall_clock_ms: int) -> int:
-        """Return what the driver's clock will show when the wall clock reaches a time (ms)."""
+        """Return the driver's clock reading at which the wall clock reaches a time (ms)."""
         since = self.driver_clock
         if since >= self.wall_clock:
             return wall_clock_ms
         return min(wall_clock_ms, since + max(0, 2 * (wall_clock_ms - self.wall_clock)))
 
     def own_front(self, front: Front) -> Front:
-        """Return a front by the driver's clock as one by the wall clock, which may be ahead, and never later than it.
+        """Convert a front from the driver's clock to the wall clock, which may be ahead.
 
-        It may have been found before the driver's clock was set back.
+        The result is never later than the wall clock. The front may be older than a setback of the driver's clock.
         """
         ahead = self.wall_clock - self.driver_clock
         if ahead <= 0 or front.time <= 0:
@@ -114,7 +114,7 @@ class Progress:
         return Front(min(front.time + ahead, self.wall_clock), front.read)
 
     def request_commit(self) -> None:
-        """Note that a processor asks for a commit after the current record."""
+        """Request a commit after the current record."""
         self.commit_requested = self.must_end = self.needs_attention = True
 
     def end_soon(self) -> None:
@@ -124,15 +124,15 @@ class Progress:
         self.needs_attention = True
 
     def begin(self) -> None:
-        """Begin a stretch of work: what `end_soon` has ended may continue."""
+        """Begin a stretch of work; it clears `end_soon`."""
         self.is_out_of_time, self.must_end = False, self.commit_requested
 
     def note_change(self) -> None:
-        """Note that something has to be saved with the next commit."""
+        """Require a save with the next commit."""
         self.has_changed = True
 
     def take_change(self) -> bool:
-        """Return whether something has to be saved with the commit that is made now. It answers a request for one."""
+        """Return whether the commit that is now made has to save something. It answers a request for one."""
         has_changed, self.has_changed = self.has_changed, False
         self.commit_requested = self.must_end = False
         return has_changed
@@ -150,7 +150,7 @@ class Progress:
         return current.batch, current.column_index(self.current_index())
 
     def set_occasion(self, occasion: Hashable) -> None:
-        """Note which punctuator, timer or row is at work, so that each has attempts of its own; None after it."""
+        """Set the active punctuator, timer or row, so that each has attempts of its own; None after it."""
         self.occasion = occasion
 
     def source(self) -> SourceRecord | None:

@@ -1,4 +1,4 @@
-"""Punctuators: calls what is scheduled, when its time has come."""
+"""Punctuators: calls scheduled functions and timers when they are due."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from ..clock import Duration, PunctuationType, Punctuator
 from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS, Failures
-from .progress import Progress
+from .progress import TaskProgress
 from .schedule import Schedule
 from .schedules import NEVER, Schedules
 from .timers import Timers
@@ -15,7 +15,7 @@ from .timers import Timers
 _TIMERS_WAIT_MS = 60_000
 """How long timers that were overdue when the task was opened wait for the records that wait, at most."""
 _LOOK_MS = 50
-"""Milliseconds until what is held is looked at again."""
+"""Milliseconds until a held schedule is checked again."""
 
 
 class Punctuators:
@@ -30,7 +30,7 @@ class Punctuators:
     def __init__(
         self,
         schedules: Schedules,
-        progress: Progress,
+        progress: TaskProgress,
         failures: Failures,
         room: Callable[[], int],
         idle_ms: Callable[[], int],
@@ -102,12 +102,12 @@ class Punctuators:
 
     @property
     def are_waiting(self) -> bool:
-        """Whether a schedule is due by the wall clock that waits for what is in front of the task."""
+        """Whether a wall-clock schedule is due that waits until the inputs in front of the task are read."""
         now = self._progress.wall_clock
         return self._schedules.next_due(PunctuationType.WALL_CLOCK_TIME, _due_if_it_waits) <= now
 
     def next_call(self) -> int:
-        """Return when (ms) the next call by the wall clock may be due: what is held is looked at again in a while."""
+        """Return when (ms) the next call by the wall clock may be due: held schedules are checked again in a while."""
         wall_clock, kind = self._progress.wall_clock, PunctuationType.WALL_CLOCK_TIME
         again = wall_clock + _LOOK_MS
 
@@ -119,7 +119,7 @@ class Punctuators:
         return min(self._schedules.next_due(kind, due_of), timers)
 
     def postpone(self, now: int) -> None:
-        """Note whether any is due at `now` by stream time, as the driver has no more time: `fire` calls it later."""
+        """Keep stream-time punctuators that are due at `now` for the next `fire`: the driver's time is used up."""
         self.look_ahead()
         self._progress.is_firing = self.stream_due <= now
 
@@ -147,7 +147,7 @@ class Punctuators:
         start: int | None,
         name: str | None,
     ) -> Schedule:
-        """Return the schedule that a node asks for; in a re-opened task `init` gets what was saved of it."""
+        """Return the schedule that a node requests; in a re-opened task `init` gets its saved state."""
         progress = self._progress
         now = progress.stream_time if clock is PunctuationType.STREAM_TIME else progress.wall_clock
         schedule = self._schedules.add(

@@ -15,15 +15,15 @@ from .schedule import describe_callback, read_times
 _log = logging.getLogger("penstock.task")
 
 Texts = dict[str, dict[str, list[str | None]]]
-"""By node and key, the saved texts of schedules: those of `init` first, None for a cancelled one."""
+"""By node and key, the saved texts of schedules: those from `init` first, None for a cancelled one."""
 
 SavedNames = Mapping[str, tuple[str, ...]]
-"""By node, under which names what is saved for it is found, and the first one is written; see `Topology.save_as`."""
+"""By node, the names under which its saved data is found; the first one is written. See `Topology.save_as`."""
 
 
 def saved_names(subtopology: Subtopology) -> SavedNames:
     """Return the names of nodes that have any beside their own."""
-    return {each.name: each.saved_as for each in subtopology.nodes if isinstance(each, ProcessorNode) and each.saved_as}
+    return {node.name: node.saved_as for node in subtopology.nodes if isinstance(node, ProcessorNode) and node.saved_as}
 
 
 def left_schedules(engine_state: bytes, subtopology: Subtopology) -> set[str]:
@@ -35,9 +35,9 @@ def left_schedules(engine_state: bytes, subtopology: Subtopology) -> set[str]:
 
 
 def are_called(engine_state: bytes, driver_ms: int) -> bool:
-    """Return whether a task with this `engine_state` has called all schedules of the wall clock due at a time (ms).
+    """Return whether a task with this `engine_state` has called all wall-clock schedules due at a time (ms).
 
-    The time is by the driver's clock, which the task's is ahead of where that one was set back.
+    The time is by the driver's clock. The task's clock is ahead of it where the driver's was set back.
     """
     saved: Mapping[str, Any] = json.loads(engine_state) if engine_state else {}
     wall_clock_ms = driver_ms
@@ -51,7 +51,7 @@ def are_called(engine_state: bytes, driver_ms: int) -> bool:
 class SavedSchedules:
     """Takes the `engine_state` of the last commit, and the names of nodes in it.
 
-    What the program no longer has is kept, and saved again with each commit.
+    Schedules of nodes that the program no longer has are saved again with each commit.
     """
 
     def __init__(self, saved: Mapping[str, Any], names: SavedNames) -> None:
@@ -76,14 +76,17 @@ class SavedSchedules:
         return {**({"timers": texts} if texts else {}), **({"names": names} if names else {})}
 
     def begin(self, node: str) -> None:
-        """Note that `claim` is about this node from now on."""
+        """Set the node of the following calls of `claim`."""
         names = [*self._names.get(node, ()), node]
         names += [self._aliases[name] for name in names if name in self._aliases]
         found = next((name for name in names if name in self._saved), node)
         self._claims = {key: deque(texts) for key, texts in self._saved.pop(found, {}).items()}
 
     def claim(self, key: str, kind: PunctuationType) -> tuple[bool, str | None]:
-        """Return whether the next schedule of this key that `init` makes was saved, and its text (None: cancelled)."""
+        """Take the next saved schedule of this key. Return whether there is one, and its text (None: cancelled).
+
+        `init` calls this once for each schedule that it makes.
+        """
         texts = self._claims.get(key)
         if not texts:
             return False, None
@@ -122,11 +125,11 @@ class SavedSchedules:
         )  # fmt: skip
 
     def forget(self, node: str, key: str) -> None:
-        """Forget what is kept under a name that a new schedule has."""
+        """Forget the saved schedules of a name that a new schedule takes."""
         self._kept.get(self.name(node), {}).pop(key, None)
 
     def add_to(self, data: Texts) -> None:
-        """Add what is kept to what a commit saves."""
+        """Add the unclaimed schedules to a commit's data."""
         for node, keys in self._kept.items():
             for key, texts in keys.items():
                 data.setdefault(node, {}).setdefault(key, []).extend(texts)

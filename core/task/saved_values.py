@@ -17,15 +17,15 @@ Saved = dict[str, Values]
 class SavedValues:
     """The numbers of one task's operators. `saved` is the `engine_state` of the last commit.
 
-    A store has its numbers whatever its node is called. Those of a parked store are kept.
+    A store's numbers do not depend on the name of its node. The numbers of parked stores are kept.
     """
 
     def __init__(self, saved: Mapping[str, Any], subtopology: Subtopology) -> None:
         self._values: Saved = {name: dict(values) for name, values in saved.get("stores", {}).items()}
         self._names = {
-            each.name: each.saved_as[0] if each.saved_as else each.name
-            for each in subtopology.nodes
-            if isinstance(each, ProcessorNode)
+            node.name: node.saved_as[0] if node.saved_as else node.name
+            for node in subtopology.nodes
+            if isinstance(node, ProcessorNode)
         }
 
     def of(self, node: str) -> Values:

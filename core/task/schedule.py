@@ -1,4 +1,4 @@
-"""One schedule of a node: what it calls, when it is due, and the text in which it is saved."""
+"""One schedule of a node: its callback, its due time, and the text in which it is saved."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Request(NamedTuple):
 
 
 def _do_nothing(now: int) -> None:
-    """Do nothing: what a schedule calls before it is set."""
+    """Do nothing: the placeholder of a schedule without a callback yet."""
 
 
 class Schedule:
     """One schedule of a node, as `schedule` returns it. `on_cancel` is called with it when it is cancelled.
 
-    If `init` made a schedule and it was cancelled, scheduling the same callback again uses this object again. So the
-    handle that `init` got stays valid, also in a re-opened task.
+    If `init` schedules the callback of a cancelled schedule again, it gets the same object. So the handle of `init`
+    stays valid, also in a re-opened task.
     """
 
     __slots__ = (
@@ -54,8 +54,9 @@ class Schedule:
         self.due = 0
         self.punctuator: Punctuator = _do_nothing
         self.order = (0, 0)
-        """Of two that are due at the same time the lower one fires first. It begins with 0 for one that only `init`
-        made."""
+        """Rank among schedules due at the same time; the lowest fires first. The first number is 0 for schedules made
+        only by `init`.
+        """
         self.cancelled = False
         self.from_init = False
         self.is_kept = False
@@ -74,7 +75,7 @@ class Schedule:
         self.order, self.cancelled = order, False
 
     def to_text(self, rank: int, least: int) -> str:
-        """Return it as it is saved: clock and due time (at least `least`).
+        """Return its saved form: clock and due time (at least `least`).
 
         One that was made after `init` also has its interval, its rank among those, and its method if the key does not
         name it.
@@ -139,7 +140,7 @@ def read_times(text: str) -> tuple[PunctuationType, int]:
 
 
 def describe_callback(key: str, text: str) -> str:
-    """Return, for a message, what a saved schedule that was made after `init` calls."""
+    """Return, for a message, the callback of a saved schedule that was made after `init`."""
     _, _, _, *method = text.split("/", 3)
     if method or key.startswith("."):
         return f"a method {method[0] if method else key[1:]!r} of that node's processor"

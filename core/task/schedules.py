@@ -42,15 +42,18 @@ class Schedules:
     # ------------------------------------------------------------------ opening
 
     def begin(self, node: str, processor: object) -> None:
-        """Note that `init` of a node's processor runs from now on. Methods are those of the one inside its wrappers."""
+        """Begin the `init` of a node's processor.
+
+        Methods are looked up on the innermost processor, without its wrappers.
+        """
         self._processors[node] = innermost(processor)
         self.saved.begin(node)
         self._initialising = True
 
     def end(self, node: str) -> None:
-        """Note that `init` has returned.
+        """End the node's `init`.
 
-        A saved schedule that `init` did not make again goes on if it was made after `init`; else it ends.
+        A saved schedule that `init` did not make again continues if it was made after `init`; else it ends.
         """
         self._initialising = False
         for key, text in self.saved.end(node):
@@ -58,10 +61,7 @@ class Schedules:
                 self.saved.keep(node, key, text)
 
     def end_all(self) -> None:
-        """Note that every node is initialised.
-
-        Schedules of nodes that are gone are kept for a program that has them again.
-        """
+        """End the initialization of all nodes. Schedules of removed nodes are kept for a later program."""
         self.saved.end_all()
 
     def _restore(self, node: str, key: str, text: str) -> bool:
@@ -210,10 +210,7 @@ class Schedules:
     # ------------------------------------------------------------------ what is due
 
     def next_due(self, kind: PunctuationType, due_of: Callable[[Schedule], int] = lambda each: each.due) -> int:
-        """Return when the next schedule of a clock is due (ms), `NEVER` when there is none.
-
-        `due_of` returns when one is due.
-        """
+        """Return when the next schedule of a clock is due (ms), or `NEVER`. `due_of`: one schedule's due time."""
         return min(map(due_of, self._live(kind)), default=NEVER)
 
     def nodes(self, kind: PunctuationType) -> list[str]:

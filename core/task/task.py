@@ -27,7 +27,7 @@ from .input_queue import InputQueue, TaskInput
 from .inputs import Inputs, Want
 from .loop import Loop
 from .outputs import Outputs
-from .progress import Front, Progress
+from .progress import Front, TaskProgress
 from .punctuators import Punctuators
 from .saved_schedules import saved_names
 from .saved_values import SavedValues
@@ -56,16 +56,15 @@ class Task:
 
     `inputs` are in the order of the sources. `topic_name` maps a sink's topic to its name in the log; `partition_count`
     returns how many partitions a topic has (only asked where a partitioner is used). `saved` is the `engine_state` of
-    the last commit. `attempt` returns how often a failure was met, this time included. `refusals` are what the log
-    refused in earlier attempts, by topic: the production handler is asked about each such record. `stopwatch` returns
-    seconds, and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it
-    as one, so the task waits for no input and takes no request for a commit. `repeats` writes log lines that may come
-    with every record (None: by the task's wall clock). `progress` has the task's clocks, and
-    `visits` takes those that are asked for.
-    `progress_class` and `nodes_class` make its parts: a profile has others, which measure.
+    the last commit. `attempt` returns how often a failure was met, this time included. `refusals`: the log's refusals
+    in earlier attempts, by topic: the production handler decides about each such record. `stopwatch` returns seconds,
+    and serves `decode_seconds` only. `takes_whole_batches`: the driver feeds each batch whole and commits it as one, so
+    the task waits for no input and takes no request for a commit. `repeats` writes log lines that may come with every
+    record (None: by the task's wall clock). `progress` has the task's clocks, and `visits` takes those that are asked
+    for. `progress_class` and `nodes_class` make its parts: a profile has others, which measure.
     """
 
-    progress_class: ClassVar[type[Progress]] = Progress
+    progress_class: ClassVar[type[TaskProgress]] = TaskProgress
     nodes_class: ClassVar[type[Nodes]] = Nodes
 
     def __init__(
@@ -142,9 +141,8 @@ class Task:
         """Begin a batch: set up to which offset each input has records, and the wall clock of the driver.
 
         The task's own never goes back. It depends on committed clocks and those of `plan` alone, so a batch that is
-        repeated after the last commit sees the same time.
-        `front`: how far everything in front of the task is read once it has read up to `ends`. None: nothing but these
-        records is in front of it.
+        repeated after the last commit sees the same time. `front`: the task's front once it has read up to `ends`.
+        None: nothing but these records is in front of it.
         """
         self.inputs.plan(ends)
         self.progress.begin()
@@ -156,17 +154,14 @@ class Task:
         return self.inputs.wants()
 
     def feed(self, batch: RecordBatch) -> None:
-        """Queue records of one input; batches of an input come in offset order.
-
-        One without records moves the position.
-        """
+        """Queue records of one input, in offset order. A batch without records moves the position."""
         self.inputs.feed(batch)
 
     def process(self, limit: int) -> int:
         """Process up to `limit` queued records; return how many.
 
-        Fewer than `limit` means that nothing is left, that the task wants more of an input, that it waits for an empty
-        one (`max_task_idle`), or that a processor asked for a commit.
+        Fewer than `limit`: no record is left, the task wants more of an input, it waits for an empty one
+        (`max_task_idle`), or a processor requested a commit.
         """
         done = self._loop.process(limit)
         self.records_in += done
@@ -208,16 +203,19 @@ class Task:
         return None if due == NEVER else self.progress.driver_time_of(due)
 
     def is_wall_clock_due(self, driver_ms: int) -> bool:
-        """Return whether a punctuator or timer of the wall clock is due now, or a visit is not over.
+        """Return whether a wall-clock punctuator or timer is due now, or a visit is unfinished.
 
-        So it is where the driver's clock was set back: when the next one is due was said by the clock before.
+        Also True after the driver's clock was set back: the next due time has to be computed again.
         """
         was_set_back = driver_ms < self.progress.driver_clock
         due = self.next_wall_clock_punctuation(driver_ms)
         return due is not None and (was_set_back or due <= driver_ms)
 
     def next_wall_clock_call(self) -> int | None:
-        """Return when the next call is due by the task's own clock (ms): later than now for what is due and held."""
+        """Return when the next call is due by the task's own clock (ms).
+
+        A call that is due and held counts as later than now.
+        """
         if self.visits.are_due:
             return 0
         self.inputs.settle()
@@ -226,7 +224,7 @@ class Task:
 
     @property
     def waits_for_front(self) -> bool:
-        """Whether a schedule is due by the wall clock that waits for what is in front of the task."""
+        """Whether a wall-clock schedule is due that waits until the inputs in front of the task are read."""
         return self._punctuators.are_waiting
 
     def wall_clock_nodes(self) -> list[str]:
@@ -234,7 +232,7 @@ class Task:
         return self._punctuators.nodes(PunctuationType.WALL_CLOCK_TIME)
 
     def _room_for_schedules(self) -> int:
-        """Return how many bytes of the engine's state schedules may take."""
+        """Return the maximum bytes of schedules in the engine's state."""
         others = len(json.dumps(self._times_and_values(), separators=(",", ":")))
         # Times that are not known yet will have 13 digits.
         return max(_LEAST_ROOM, ENGINE_STATE_BYTES - others - 13 * (len(self.inputs) + 4))
@@ -247,7 +245,7 @@ class Task:
         return self.progress.commit_requested
 
     def output_bytes(self) -> int:
-        """Return about how many bytes have been produced and not taken."""
+        """Return about the number of bytes produced and not taken."""
         return self._outputs.size_bytes()
 
     def take_outputs(self) -> list[OutputBatch]:
@@ -255,9 +253,9 @@ class Task:
         return self._outputs.take()
 
     def take_commit(self) -> TaskCommit:
-        """Forward what record caches have, and return what to commit; the stores are flushed after it.
+        """Flush the record caches, and return the changes to commit; the stores are flushed after it.
 
-        A driver that cannot commit it has to open the task anew. Raises what `process` raises.
+        A driver that cannot commit them has to reopen the task. Raises the errors of `process`.
         """
         self._caches.flush()
         has_changed = self.progress.take_change()
@@ -301,7 +299,7 @@ class Task:
 
 
 def partitions_read(engine_state: bytes) -> set[TopicPartition]:
-    """Return the partitions of which a task with this `engine_state` has processed records."""
+    """Return the partitions with processed records of a task with this `engine_state`."""
     times: dict[str, int] = json.loads(engine_state).get("partitions", {}) if engine_state else {}
     read = (name.rpartition(":") for name, time in times.items() if time >= 0)
     return {TopicPartition(topic, int(partition)) for topic, _, partition in read}
@@ -313,7 +311,9 @@ _MOST_FLUSHES = 100
 class Caches:
     """The record caches of one task, in the order in which its stores were declared."""
 
-    def __init__(self, task_id: str, stores: Mapping[str, StateStore], progress: Progress, failures: Failures) -> None:
+    def __init__(
+        self, task_id: str, stores: Mapping[str, StateStore], progress: TaskProgress, failures: Failures
+    ) -> None:
         self._task_id = task_id
         self._progress = progress
         self._failures = failures
@@ -323,7 +323,7 @@ class Caches:
             cache.context, cache.emit = progress.record_context, self._forward
 
     def flush(self) -> None:
-        """Forward the updates of all, until those that this makes are forwarded as well."""
+        """Flush every record cache until none has updates: a flush may put into another cache."""
         for _ in range(_MOST_FLUSHES):
             if not sum(cache.flush() for cache in self._caches):
                 return

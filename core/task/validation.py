@@ -1,4 +1,4 @@
-"""Validation of what users' code hands to a task: timestamps, headers and partitions."""
+"""Validation of results of users' code: timestamps, headers and partitions."""
 
 from __future__ import annotations
 

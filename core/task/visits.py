@@ -1,4 +1,4 @@
-"""Visits: calls visitors with the entries of a store, a portion at a time, and remembers how far it is."""
+"""Visits: calls visitors with the entries of a store, a portion at a time, and keeps the position."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..program.wrapping import innermost, visitor_of
 from ..store import StateStore, VisitableStore
 from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS
-from .progress import Progress
+from .progress import TaskProgress
 
 PORTION = 500
 """About how many entries are visited between two turns of the records."""
@@ -58,7 +58,9 @@ class Visits:
     `failed` is called with the node and the error when a visitor raises.
     """
 
-    def __init__(self, saved: bytes, progress: Progress, failed: Callable[[str, Exception | SystemExit], None]) -> None:
+    def __init__(
+        self, saved: bytes, progress: TaskProgress, failed: Callable[[str, Exception | SystemExit], None]
+    ) -> None:
         self._progress = progress
         self._failed = failed
         self._found: dict[str, _Found] = {}
@@ -68,7 +70,7 @@ class Visits:
         self._left: list[Visit] = []
 
     def add(self, node: ProcessorNode, processor: object, stores: Mapping[str, StateStore]) -> None:
-        """Add the visitors of a node. Raises TopologyError for one that the stores do not fit."""
+        """Add the visitors of a node. Raises TopologyError if a visitor does not fit its store."""
         inner = innermost(processor)
         for name, visitor in check_visitors_of(node, type(inner)).items():
             store = stores[visited_store(node, name, visitor)]
@@ -80,7 +82,7 @@ class Visits:
             self._found[visitor_name(node, name)] = _Found(node.name, visitor_of(processor, name), visitor, store)
 
     def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
-        """Note the visits that are asked for, of all tasks; None: nothing is known of them.
+        """Set the requested visits of all tasks; None: unknown.
 
         `portion`: about how many entries are visited between two turns of the records.
         """
@@ -158,13 +160,13 @@ class Visits:
         return {name: (each.number, int(each.at is None), each.visited) for name, each in states.items()}
 
     def state(self) -> dict[str, Any]:
-        """Return how far all visits are, as a part of the engine state."""
+        """Return the progress of all visits, as a part of the engine state."""
         states = {name: [each.number, _text(each.at), each.visited] for name, each in sorted(self._states.items())}
         return {"visits": states} if states else {}
 
 
 def saved_visits(engine_state: bytes) -> Mapping[str, VisitProgress]:
-    """Return how far a task is with the last visit of each visitor, as of a commit with this engine state."""
+    """Return the task's progress in the last visit of each visitor, as of a commit with this engine state."""
     saved = json.loads(engine_state).get("visits", {}) if engine_state else {}
     return {
         name: VisitProgress(number, None if at is None else b64decode(at), visited)

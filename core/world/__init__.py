@@ -1,4 +1,4 @@
-"""World: what the engine takes from outside, time, threads, waiting and random names; and the files of changelogs."""
+"""World: time, threads, waiting and random names of the engine; and the files of changelogs."""
 
 from .files import Files, LocalFiles, StoredFile, WrittenFile
 from .world import ThreadTicker, Ticker, Wait, World

@@ -28,7 +28,7 @@ class WrittenFile(ABC):
 
     @abstractmethod
     def write(self, data: memoryview) -> int:
-        """Write at the end; return how many bytes were written, which may be fewer."""
+        """Write at the end; return the number of bytes written, which may be fewer."""
 
     @abstractmethod
     def truncate(self, size: int) -> None:
@@ -36,7 +36,7 @@ class WrittenFile(ABC):
 
     @abstractmethod
     def sync(self, *, data_only: bool = False) -> None:
-        """Return when what was written is durable; `data_only` leaves out the file's times."""
+        """Make all writes durable; `data_only` leaves out the file's times."""
 
     @abstractmethod
     def close(self) -> None:
@@ -59,10 +59,7 @@ class Files(ABC):
 
     @abstractmethod
     def make_directory(self, path: str) -> list[str]:
-        """Make a directory and those above it that are missing, for this user alone.
-
-        Return those that were made, the uppermost first.
-        """
+        """Make a directory and missing ones above it, for this user alone. Return the new ones, the uppermost first."""
 
     @abstractmethod
     def create(self, path: str) -> WrittenFile:

@@ -1,4 +1,4 @@
-"""World: what the engine takes from outside: time, threads, waiting, random tokens, files and store backends.
+"""World: the engine's outside: threads, waiting, random tokens, files and store backends.
 
 What runs tasks reads no clock, starts no thread and makes no random name by itself: its host hands a World down to it.
 A test, or a simulator, hands down a World of its own, so the same code runs there in an order that the test chooses.
@@ -45,7 +45,7 @@ class Ticker(Protocol):
         ...
 
     def close(self) -> None:
-        """Call it no more; one that has begun is over when this returns. Idempotent."""
+        """Stop the calls; a running call is over when this returns. Idempotent."""
         ...
 
 
@@ -124,4 +124,4 @@ class World:
     files: Files = field(default_factory=LocalFiles)
     """The file system of changelogs in directories."""
     backend: Callable[[StoreBackend], StoreBackend] = _itself
-    """Returns what a task or a replica uses in place of a store backend that it has opened."""
+    """Returns a replacement for an opened store backend, for a task or a replica."""

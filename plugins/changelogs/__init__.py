@@ -1,4 +1,4 @@
-"""Changelogs: where the history of a task's state is kept; may import core."""
+"""Changelogs: places for the history of a task's state; may import core."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Route(NamedTuple):
 def route_to(target: str, find: Callable[[str], Delta | None], stops: Iterable[str]) -> Route:
     """Walk back from `target` until one of `stops`, or the first version of all.
 
-    `find` returns what leads to a version. It does not lead past any of `stops`.
+    `find` returns the delta or snapshot that leads to a version. It does not lead past any of `stops`.
     """
     ends = frozenset(stops)
     steps: list[Delta] = []

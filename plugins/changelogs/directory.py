@@ -33,15 +33,15 @@ _MOST_INTERVAL = 10.0
 class DirectoryChangelog(DeltaChangelog):
     """A task's changelog in the folder LOCATION/APPLICATION ID/TASK ID.
 
-    LOCATION is a path on this host (written with fsync), or a URL that `pyarrow.fs.FileSystem.from_uri` knows
-    (s3://, gs://, hdfs://, abfs://; file:// is a path). `?compression=zlib` at its end makes files a third to a
-    half as large and writing them several times slower; both kinds can be read in either case. The sizes below can be
-    given there, too: `?compression=zlib&segment_bytes=1000000`.
+    LOCATION is a path on this host (written with fsync), or a URL that `pyarrow.fs.FileSystem.from_uri` knows (s3://,
+    gs://, hdfs://, abfs://; file:// is a path). `?compression=zlib` at its end makes files a third to a half as large
+    and writing them several times slower; both kinds can be read in either case. The sizes below can be given there,
+    too: `?compression=zlib&segment_bytes=1000000`.
 
     A delta makes the file `VERSION.PREVIOUS.BYTES.delta` (PREVIOUS is `-` for the first version). On a disk, further
     deltas that this object writes are appended to it, up to about `segment_bytes` or a snapshot; elsewhere each has a
-    file of its own. A snapshot is `VERSION.snapshot`; a file being written ends in `.tmp`. `file_format` describes what
-    is in them, docs/decisions/changelogs.md why.
+    file of its own. A snapshot is `VERSION.snapshot`; a file being written ends in `.tmp`. `file_format` describes
+    their content, docs/decisions/state.md the reasons.
 
     A snapshot is restored in steps of about `chunk_bytes`. The version after each but the last of them is
     `restoring:...`, which no chain contains: a copy that crashed between them is restored afresh.
@@ -66,9 +66,9 @@ class DirectoryChangelog(DeltaChangelog):
         self._segment_bytes = int(given.get("segment_bytes", segment_bytes))
         self._segment: _Segment | None = None
         self._ends: dict[str, str] = {}
-        """By file that this process has appended to, the last version there, as far as it is not cleaned."""
+        """By file that this process appends to: the last version in it, unless it was cleaned."""
         self._writing = threading.Lock()
-        """Held while a delta is written: what it is written to is not to be deleted meanwhile."""
+        """Held while a delta is written, so that `clean` does not delete the file."""
         self._snapshot_floor_bytes = int(given.get("snapshot_floor_bytes", snapshot_floor_bytes))
         self._last: str | None = None
         self._reached: dict[str, Delta] = {}
@@ -92,7 +92,7 @@ class DirectoryChangelog(DeltaChangelog):
             self._last = version
 
     def _write_delta(self, data: bytes, previous: str | None, version: str) -> int:
-        """Append a delta to the segment, or to a new one; return what that costs beside its bytes."""
+        """Append a delta to the segment, or to a new one; return its overhead in bytes."""
         segment = self._segment
         # After an error the file may end in a part of the delta: nothing may be written behind it.
         self._segment = None
@@ -225,7 +225,7 @@ class DirectoryChangelog(DeltaChangelog):
         return _files_of(route)
 
     def delete(self, names: Iterable[str]) -> None:
-        """Delete files; those that are not there are left out."""
+        """Delete files; missing ones are ignored."""
         for name in names:
             with self._storage.explaining(f"delete {name}"):
                 self._storage.delete(name)
@@ -370,7 +370,7 @@ _OPTIONS = {
     "segment_bytes": (_SIZE, "[1-9][0-9]*"),
     "snapshot_floor_bytes": (_SIZE, "[1-9][0-9]*"),
 }
-"""By name: what is expected, and the pattern of that."""
+"""By option: a description of its values, and their pattern."""
 
 
 def location_and_options(location: str) -> tuple[str, dict[str, str]]:
@@ -384,5 +384,5 @@ def location_and_options(location: str) -> tuple[str, dict[str, str]]:
             raise ChangelogError(f"changelog location: expected {name}={expected}, found {value!r}")
     if not given:
         return location, given
-    others = "&".join("".join(each) for each in pairs if each[0] not in _OPTIONS)
+    others = "&".join("".join(pair) for pair in pairs if pair[0] not in _OPTIONS)
     return f"{place}?{others}" if others else place, given

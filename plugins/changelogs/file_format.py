@@ -3,7 +3,7 @@
 A snapshot is one file; several deltas may follow each other in one. Each is a 10-byte opening (`PENSTOCK`, the format's
 version, `D` for a delta or `S` for a snapshot) and frames. A frame is its kind (1 byte), the length of its payload
 (4 bytes), a CRC-32 (4 bytes) and the payload; numbers are big-endian. The CRC-32 covers kind, length and payload and
-goes on from that of the frame before, so that a missing, doubled or moved frame is noticed as well as a changed one.
+continues from that of the frame before, so that a missing, doubled or moved frame is noticed as well as a changed one.
 
 | kind | payload |
 |---|---|
@@ -133,7 +133,7 @@ def _unpacked(packed: list[Any] | None) -> Commit | None:
 
 
 class Reader:
-    """Reads one delta or snapshot; every method raises DamagedError for what is not as it was written.
+    """Reads one delta or snapshot; every method raises DamagedError for damage.
 
     `version` and `previous` are those of its header. `size` is how many bytes were read.
     """
@@ -163,11 +163,11 @@ class Reader:
 
     @property
     def commit(self) -> Commit | None:
-        """The commit that was kept with it, None if none was."""
+        """The commit stored with it; None if there is none."""
         return _unpacked(self._header.get("commit"))
 
     def expect(self, version: str, previous: str | None) -> None:
-        """Check that it is the delta or snapshot of that version, and what it follows."""
+        """Check that the file has the delta or snapshot of this version, with this predecessor."""
         if (self.version, self.previous) != (version, previous):
             raise DamagedError(f"its header is that of another file: {self._header}")
 

@@ -89,14 +89,14 @@ class MemoryChangelog(DeltaChangelog):
 
     def proven(self) -> set[str]:
         deltas = self._history.deltas
-        followed = {each.previous for each in deltas.values() if each.previous is not None}
+        followed = {delta.previous for delta in deltas.values() if delta.previous is not None}
         return (followed & deltas.keys()) | set(self._history.snapshots)
 
     def beginnings(self) -> set[str]:
         return {delta.version for delta in self._history.deltas.values() if delta.previous is None}
 
     def kept(self, version: str) -> Commit | None:
-        return latest_of((each for each in self._history.commits.values() if each is not None), version)
+        return latest_of((commit for commit in self._history.commits.values() if commit is not None), version)
 
     def wants_snapshot(self) -> bool:
         if self._last is None:
@@ -112,7 +112,9 @@ class MemoryChangelog(DeltaChangelog):
         if route.missing is not None:
             return
         needed = {("delta", delta.version) for delta in route.deltas} | {("snapshot", route.start)}
-        found = [("delta", each) for each in list(history.deltas)] + [("snapshot", each) for each in history.snapshots]
+        found = [("delta", each) for each in list(history.deltas)] + [
+            ("snapshot", snapshot) for snapshot in history.snapshots
+        ]
         own = version_counter(version)
         needless = [
             each

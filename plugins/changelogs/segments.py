@@ -43,7 +43,7 @@ class Listing:
     snapshots: dict[str, StoredFile] = field(default_factory=dict)
     damaged: dict[str, str] = field(default_factory=dict)
     unusable: list[str] = field(default_factory=list)
-    """Damaged snapshots that a look for a way to a version came across."""
+    """Damaged snapshots that a search for a route has met."""
 
     @classmethod
     def of(cls, stored: Iterable[StoredFile]) -> Listing:
@@ -91,7 +91,7 @@ def checked_version(version: str) -> str:
 
 
 def is_left_over(name: str, version: str) -> bool:
-    """Return whether a file is temporary, and not one of a delta that follows `version`: it may be written just now."""
+    """Return whether a file is temporary and may be deleted: one for a successor of `version` may be in use."""
     counter = name.partition("-")[0]
     return name.endswith(TEMPORARY) and not (counter.isdigit() and int(counter) > version_counter(version))
 
@@ -132,7 +132,7 @@ class Steps:
             yield _merged(group), version
 
     def of_snapshot(self, version: str, way_out: Callable[[], str], work: Work) -> Iterator[tuple[Changes, str]]:
-        """Yield a snapshot in parts; `way_out` is asked what to do if it is damaged. Adds to `work` the bytes read."""
+        """Yield a snapshot in parts; `way_out` returns advice if it is damaged. Adds to `work` the bytes read."""
         name = snapshot_name(version)
         chunk: Changes = {}
         try:
@@ -152,7 +152,7 @@ class Steps:
         yield chunk, version
 
     def _read_all(self, deltas: list[Delta]) -> Iterator[_Read]:
-        """Yield what each delta holds; from a place with slow answers, several files are asked for at once."""
+        """Yield the changes of each delta; a slow store is asked for several files at once."""
         if len(deltas) == 1 or self._storage.parallel_reads == 1:
             for delta in deltas:
                 yield from self._read(delta)
@@ -221,7 +221,7 @@ def _merged(group: list[Changes]) -> Changes:
 
 
 class _Damage(NamedTuple):
-    """The damage in a file, and the counter of the last delta before it. Deltas behind it cannot be read."""
+    """The damage in a file, and the counter of the last readable delta before it."""
 
     description: str
     after: int
@@ -230,7 +230,7 @@ class _Damage(NamedTuple):
 def further(storage: Storage, reached: Delta, target: str) -> Delta | None:
     """Return the deltas up to `target` that directly follow `reached` in its file; None if they are not all there.
 
-    It reads no more than these, so a copy that follows a task costs what the task writes.
+    It reads only these deltas, so that following a task costs as much as the task writes.
     """
     start = end = reached.start + reached.size
     at, length = reached.version, 0
@@ -266,7 +266,7 @@ class Segments:
         return route_to(target, lambda version: self._leading_to(version, stops), stops)
 
     def route_from(self, have: str, target: str) -> Route | None:
-        """Return the way from `have` to `target`; None if `have` is not before it in the chain."""
+        """Return the route from `have` to `target`; None if `have` is not before it in the chain."""
         if not is_version(have):
             return None
         counter = version_counter(have)
@@ -300,9 +300,9 @@ class Segments:
     def _longer(self) -> list[tuple[int, Delta]]:
         # Where files grow, their sizes in a listing may be old (NFS).
         first = [
-            (version_counter(each.version), each)
-            for each in self.files.deltas.values()
-            if self._storage.can_append or each.file in self.files.continued
+            (version_counter(delta.version), delta)
+            for delta in self.files.deltas.values()
+            if self._storage.can_append or delta.file in self.files.continued
         ]
         return sorted(first, key=lambda each: each[0], reverse=True)
 
@@ -340,19 +340,19 @@ class Segments:
     # ------------------------------------------------------------ damage
 
     def torn(self, route: Route) -> list[str]:
-        """Return a description of each file on a route that is damaged behind what the route needs of it."""
-        files = dict.fromkeys(each.file for each in route.deltas)
-        return [self._damages[each].description for each in files if each in self._damages]
+        """Return a description of each file on a route that is damaged after the needed deltas."""
+        files = dict.fromkeys(delta.file for delta in route.deltas)
+        return [self._damages[file].description for file in files if file in self._damages]
 
     def lost(self, missing: str) -> list[str]:
-        """Return a description of each file in which a version may have been that `route` has not found."""
+        """Return a description of each file that may have had a version that `route` lacks."""
         if missing in self.files.damaged:
             return [self.files.damaged[missing]]
         counter = version_counter(missing) if is_version(missing) else -1
         first = self.files.deltas.get(missing)
         names = [first.file] if first is not None else [each.file for each in self._longer_below(counter)]
         damages = [self._damages[each] for each in names if each in self._damages]
-        found = [each.description for each in damages if each.after < counter]
+        found = [damage.description for damage in damages if damage.after < counter]
         if first is None:
             found += [reason for each, reason in self.files.damaged.items() if version_counter(each) < counter]
         return found or [f"the file with the delta of {missing} (missing)"]
@@ -360,20 +360,20 @@ class Segments:
     # ------------------------------------------------------------ all versions
 
     def followed(self) -> set[str]:
-        """Return the versions that a delta follows and that are there, or may have been where a file is damaged."""
+        """Return the predecessors of deltas that exist, or may have existed in damaged files."""
         files = self.files
         there = {*files.deltas, *files.damaged, *files.snapshots}
-        found = {each.previous for each in files.deltas.values()}
+        found = {delta.previous for delta in files.deltas.values()}
         for _, each in self._longer:
             for reader in self._readers(each.file):
                 found.add(reader.previous)
                 there.add(reader.version)
-        lost = min((each.after for each in self._damages.values()), default=sys.maxsize)
+        lost = min((damage.after for damage in self._damages.values()), default=sys.maxsize)
         return {each for each in found if each is not None and (each in there or version_counter(each) > lost)}
 
     def commits_of(self, version: str) -> Iterator[Commit]:
         """Yield the commits of a version that deltas keep; damaged ones are left out."""
-        names = {each.file for each in self.files.deltas.values() if version in (each.previous, each.version)}
+        names = {delta.file for delta in self.files.deltas.values() if version in (delta.previous, delta.version)}
         names.update(each.file for each in self._longer_below(version_counter(version)))
         for name in names:
             for reader in self._readers(name):
@@ -387,4 +387,6 @@ class Segments:
             return False
         if name not in self.files.continued and not (self._storage.can_append and name.endswith(DELTA_END)):
             return True
-        return all(each.version == version or version_counter(each.version) < counter for each in self._readers(name))
+        return all(
+            reader.version == version or version_counter(reader.version) < counter for reader in self._readers(name)
+        )

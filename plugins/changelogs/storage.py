@@ -155,7 +155,7 @@ class LocalStorage(Storage):
     can_append = True
 
     def __init__(self, directory: Path, *folders: str, world: World) -> None:
-        """Take the directory, and the folders in it: this one is the last of them."""
+        """Open a folder; `folders` are the ones from the directory down to it."""
         self.world = world
         self._made = False
         self._folders = len(folders)
@@ -193,14 +193,14 @@ class LocalStorage(Storage):
         That process may have died before it synced the names.
         """
         files, path = self.world.files, self.location
-        made = files.make_directory(path)
-        for number in range(max(len(made), self._folders + 1)):
+        new_paths = files.make_directory(path)
+        for number in range(max(len(new_paths), self._folders + 1)):
             above = os.path.dirname(path)
             try:
                 files.sync_directory(above)
             except OSError:
                 # It is not ours: it may be unreadable, or on a file system that syncs no directory.
-                if path not in made and number == self._folders:
+                if path not in new_paths and number == self._folders:
                     break
                 raise
             path = above
@@ -211,7 +211,7 @@ class LocalStorage(Storage):
         self.world.files.sync_directory(self.location)
 
     def append(self, name: str, size: int, data: bytes) -> None:
-        """Write at the end and sync the data. Raises OSError if the file is gone or has another size, too."""
+        """Append and sync the data. Raises OSError also if the file is gone or another process changed its size."""
         with closing(self.world.files.open_end(self._path(name))) as file:
             if (found := file.size()) != size:
                 raise OSError(errno.ESTALE, f"it has {found} bytes, and this process left it with {size}")

@@ -292,7 +292,7 @@ class TopicChangelog(LogChangelog):
         )
 
     def _age(self, have: str, place: _VersionName, wanted: _VersionName) -> float:
-        """Return how many seconds ago a copy's version was the last one: no tombstone behind it is older."""
+        """Return the age in seconds of a copy's version: no tombstone after it is older."""
         now = self._now_ms() / 1000
         # The clock here may be behind the task's, as on a machine that was suspended.
         ahead = max(0.0, wanted.seconds - now)
@@ -303,7 +303,7 @@ class TopicChangelog(LogChangelog):
     def _steps(
         self, target: str, starts: Mapping[str, int], ends: Mapping[str, int], work: Work
     ) -> Iterator[tuple[Changes, str]]:
-        progress = _Progress(self._where, work, self.world.seconds)
+        progress = _RestoreProgress(self._where, work, self.world.seconds)
         part = 0
         for store in self._partitions:
             for rows in self._read(store, starts[store], ends[store], progress):
@@ -314,7 +314,7 @@ class TopicChangelog(LogChangelog):
         progress.end()
 
     def _read(
-        self, store: str, at: int, end: int, progress: _Progress | None = None
+        self, store: str, at: int, end: int, progress: _RestoreProgress | None = None
     ) -> Iterator[dict[bytes, bytes | None]]:
         """Yield a store's entries from offset `at` to `end`, a fetch at a time."""
         while at < end:
@@ -384,7 +384,7 @@ class _VersionName:
             ) from None
 
 
-class _Progress:
+class _RestoreProgress:
     """Logs the progress of a restore every few seconds."""
 
     def __init__(self, where: str, work: Work, seconds: Callable[[], float]) -> None:

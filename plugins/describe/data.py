@@ -19,7 +19,7 @@ def to_json(program: Program) -> str:
 
 def _program_data(program: Program) -> dict[str, Any]:
     everything = [
-        *((each.id, False, each.nodes) for each in program.subtopologies),
+        *((subtopology.id, False, subtopology.nodes) for subtopology in program.subtopologies),
         *((each.id, True, (each.source, each.processor)) for each in program.global_stores),
     ]
     home = {node.name: number for number, _, nodes in everything for node in nodes}
@@ -71,7 +71,7 @@ def _node_data(program: Program, node: Node) -> dict[str, Any]:
 
 def _store_data(program: Program, home: Mapping[str, int], store: StoreBuilder) -> dict[str, Any]:
     users = [
-        each.name for each in program.nodes.values() if isinstance(each, ProcessorNode) and store.name in each.stores
+        node.name for node in program.nodes.values() if isinstance(node, ProcessorNode) and store.name in node.stores
     ]
     is_global = store.name not in program.stores
     topics = {each.store.name: each.source.topics[0] for each in program.global_stores}

@@ -1,4 +1,4 @@
-"""Where the shapes of a drawing go: from top to bottom, as wide as a page, with a frame around each sub-topology.
+"""The layout of a drawing: from top to bottom, as wide as a page, with a frame around each sub-topology.
 
 Graphviz draws as well (`penstock describe --format dot`), but it is a program that is not on every machine, and a
 notebook's drawing is the same on all of them.
@@ -62,7 +62,7 @@ def in_layers(
 ) -> Layers:
     """Return the places of boxes of these sizes, which are in these rows, as far as there is room within `limit`.
 
-    `ports`: how far from the left of each box its lines are.
+    `ports`: distance of a box's lines from its left side.
     """
     cells = [_Cell(number, *size, port) for number, (size, port) in enumerate(zip(sizes, ports, strict=True))]
     row_of = {number: place for place, row in enumerate(rows) for number in row}
@@ -97,13 +97,13 @@ def in_layers(
 
 
 def by_rank(sizes: Sequence[tuple[float, float]], ranks: Sequence[int], limit: float) -> list[list[int]]:
-    """Return rows of boxes: those of a rank, or as many of them as there is room for."""
+    """Return rows of boxes by rank; a rank that is too wide has several rows."""
     groups = [[each for each, its in enumerate(ranks) if its == rank] for rank in range(max(ranks, default=-1) + 1)]
     return [row for group in groups for row in wrapped(group, sizes, limit)]
 
 
 def wrapped(group: Iterable[int], sizes: Sequence[tuple[float, float]], limit: float) -> list[list[int]]:
-    """Return boxes in as many rows as they need, with room for lines that pass."""
+    """Divide boxes into rows within `limit`, with space for passing lines."""
     rows: list[list[int]] = []
     taken = limit
     for number in group:
@@ -181,12 +181,12 @@ class Box:
 
     @property
     def middle(self) -> float:
-        """Where arrows begin and end at its bottom and top."""
+        """The x at which arrows begin and end at its bottom and top."""
         return self.x + self.width / 2
 
     @property
     def bottom(self) -> float:
-        """Where it ends."""
+        """The y of its bottom."""
         return self.y + self.height
 
     def move(self, x: float, y: float) -> None:
@@ -218,7 +218,7 @@ class _Block:
 
 
 @dataclass(frozen=True)
-class Layout:
+class DrawingLayout:
     """The boxes of a drawing by the id of their shapes, the frames around them, and the size of it all.
 
     `lines`: for an edge (from, to), the points that its line passes, both ends included.
@@ -231,10 +231,10 @@ class Layout:
     height: float
 
 
-def lay_out(drawing: Drawing) -> Layout:
+def lay_out(drawing: Drawing) -> DrawingLayout:
     """Return the places of everything in `drawing`; no two boxes overlap."""
     frames = [_frame(title, shapes, drawing) for title, shapes in drawing.groups]
-    topics = [_box(each) for each in drawing.topics.values()]
+    topics = [_box(topic) for topic in drawing.topics.values()]
     blocks = [*(_Block([box], box.width, box.height, box.width / 2, {}) for box in topics), *frames]
     boxes = {box.shape.id: box for block in blocks for box in block.boxes if box.shape is not None}
     home = {box.shape.id: number for number, block in enumerate(blocks) for box in block.boxes if box.shape is not None}
@@ -260,16 +260,16 @@ def lay_out(drawing: Drawing) -> Layout:
             leave, enter = (begin[0], blocks[edge[0]].boxes[0].bottom), (end[0], blocks[edge[1]].boxes[0].y)
             bends = [(_MARGIN + x, _MARGIN + y) for x, y in layers.bends[edge]]
             lines[one, other] = list(dict.fromkeys([begin, leave, *bends, enter, end]))
-    return Layout(boxes, [block.boxes[0] for block in frames], lines, width + 8 * beside, height)
+    return DrawingLayout(boxes, [block.boxes[0] for block in frames], lines, width + 8 * beside, height)
 
 
 def _rows_of_blocks(
     topics: int, sizes: Sequence[tuple[float, float]], edges: Collection[tuple[int, int]], limit: float
 ) -> list[list[int]]:
-    """Return the rows of blocks, of which the first ones are `topics`, then come frames.
+    """Return the rows of blocks: the first blocks are `topics`, then frames follow.
 
-    Frames are in the order of their numbers, as far as each comes after those that it reads from, and beside each other
-    where there is room. Topics are between them: above their first reader, or below the last writer.
+    Frames are in the order of their numbers, but after frames that they read from, and side by side if there is space.
+    A topic is above its first reader, or below its last writer.
     """
     readers = {topic: [other for one, other in edges if one == topic] for topic in range(topics)}
     writers = {topic: [one for one, other in edges if other == topic] for topic in range(topics)}
@@ -307,7 +307,7 @@ def _around(begin: tuple[float, float], end: tuple[float, float], x: float, numb
 
 
 def _frame(title: str, shapes: Sequence[Shape], drawing: Drawing) -> _Block:
-    """Return a sub-topology: its nodes in layers, and at the right of each the stores that no node before it has."""
+    """Return a sub-topology's frame: nodes in layers, each store at the right of the first node that uses it."""
     inside = {shape.id for shape in shapes}
     edges = [each for each in drawing.edges if each[1] in inside and each[2] in inside]
     nodes = [shape for shape in shapes if shape.kind == "node"]
@@ -358,7 +358,7 @@ def _arrange(cell: Sequence[Box]) -> tuple[float, float]:
 
 
 def _to_store(begin: Box, end: Box, *, is_its_own: bool) -> Points:
-    """Return the line from a node to a store at its right, or to one of another node."""
+    """Return the line from a node to its store, at its right or in another layer."""
     if is_its_own:
         right, y = begin.x + begin.width, begin.y + HEIGHT / 2
         return [(right, y), (right + GAP / 2, y), (right + GAP / 2, end.y + HEIGHT / 2), (end.x, end.y + HEIGHT / 2)]

@@ -34,7 +34,8 @@ class Drawing:
     def __post_init__(self) -> None:
         self._ids = {name: f"node{number}" for number, name in enumerate(self.program.nodes)}
         blocks: dict[int, tuple[str, tuple[Node, ...]]] = {
-            each.id: (f"Sub-topology {each.id}", each.nodes) for each in self.program.subtopologies
+            subtopology.id: (f"Sub-topology {subtopology.id}", subtopology.nodes)
+            for subtopology in self.program.subtopologies
         }
         for store in self.program.global_stores:
             blocks[store.id] = (f"Sub-topology {store.id}: global store", (store.source, store.processor))
@@ -128,4 +129,4 @@ def _shape_lines(
     lines: list[str] = []
     for number, (title, shapes) in enumerate(drawing.groups):
         lines += [*group(number, title), *(f"    {shape(each)}" for each in shapes), end]
-    return lines + [f"  {shape(each)}" for each in drawing.topics.values()]
+    return lines + [f"  {shape(topic)}" for topic in drawing.topics.values()]

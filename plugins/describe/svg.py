@@ -34,10 +34,10 @@ DARK_RULES = """@media (prefers-color-scheme: dark) {
 
 
 @dataclass(frozen=True)
-class Note:
+class SideNote:
     """What a drawing says beside a shape. `above` and `below`: text beside the lines that enter and leave it.
 
-    `link`: where a click on the shape leads; None: nowhere.
+    `link`: target of a click on the shape; None: nowhere.
     """
 
     above: str = ""
@@ -45,7 +45,7 @@ class Note:
     link: str | None = None
 
 
-Notes = Mapping[tuple[str, str], Note]
+Notes = Mapping[tuple[str, str], SideNote]
 """By the kind of a shape (node, store, topic) and its name."""
 
 
@@ -80,7 +80,7 @@ def _svg(program: Program, notes: Notes, attributes: str, styles: str) -> str:
     return "\n".join([*filter(None, lines), "</svg>"]) + "\n"
 
 
-_NO_NOTE = Note()
+_NO_NOTE = SideNote()
 
 
 def _frame(frame: Box) -> str:
@@ -102,7 +102,7 @@ def _title(frame: Box, lines: Iterable[Points]) -> str:
     )
 
 
-def _box(box: Box, shape: Shape, note: Note) -> str:
+def _box(box: Box, shape: Shape, note: SideNote) -> str:
     fill, stroke = _FILLS["topic" if shape.kind == "open" else shape.kind]
     x, y, width, height = box.x, box.y, box.width, box.height
     dashes = ' stroke-dasharray="4 3"' if shape.kind == "open" else ""

@@ -10,8 +10,8 @@ from penstock.support.names import function_name
 
 def to_text(program: Program) -> str:
     """Return the program as Kafka Streams' `Topology.describe()` prints it, byte for byte."""
-    blocks = {each.id: _global_block(each) for each in program.global_stores}
-    blocks.update((each.id, _block(each)) for each in program.subtopologies)
+    blocks = {store.id: _global_block(store) for store in program.global_stores}
+    blocks.update((subtopology.id, _block(subtopology)) for subtopology in program.subtopologies)
     return "Topologies:\n " + "".join(f"  {blocks[number]}" for number in sorted(blocks))
 
 
@@ -25,7 +25,7 @@ def _global_block(store: GlobalStore) -> str:
 
 
 def _block(subtopology: Subtopology) -> str:
-    layout = _Layout(subtopology)
+    layout = _PrintOrder(subtopology)
     extra = {store.name for store in subtopology.stores if store.traits.is_extra}
     entries = "".join(
         f"    {_entry(node, layout.successors[node.name], layout.predecessors[node.name], extra)}\n"
@@ -52,7 +52,7 @@ def _entry(node: Node, successors: Sequence[str], predecessors: Sequence[str], e
             return f"Sink: {node.name} ({topic})\n      <-- {by}"
 
 
-class _Layout:
+class _PrintOrder:
     """The order in which Kafka Streams prints nodes, their successors and their predecessors.
 
     Nodes go by size, the largest first, then by name; a node's size is 1 and the sizes of its children, so that a node

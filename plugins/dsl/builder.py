@@ -211,7 +211,7 @@ def serdes_of_topic(key_serde: SerdeLike, value_serde: SerdeLike) -> Serdes:
 
 
 def check_topics(topics: tuple[object, ...]) -> None:
-    """Refuse anything but names of topics, such as a list of them. Raises TopologyError."""
+    """Check names of topics. Raises TopologyError, also for a list of them."""
     for topic in topics:
         if isinstance(topic, (list, tuple, set)) and all(isinstance(each, str) for each in topic):
             raise TopologyError(
@@ -222,7 +222,7 @@ def check_topics(topics: tuple[object, ...]) -> None:
 
 
 def compiled(verb: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:
-    """Return a pattern of topics. Raises TopologyError for what is no regular expression."""
+    """Return a compiled pattern of topics. Raises TopologyError if it is no regular expression."""
     try:
         return re.compile(pattern)
     except (re.error, TypeError) as error:

@@ -60,7 +60,7 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
         **dict.fromkeys(("add_source", "add_processor", "add_sink"), "stream(TOPIC), process(SUPPLIER) and to(TOPIC)"),
     },
 }  # fmt: skip
-"""Verbs of other libraries, or of other versions of Kafka Streams, and what does the same here."""
+"""Verbs of other libraries, or of other versions of Kafka Streams, and their replacements here."""
 
 _BRANCHES = 'default() or no_default() returns the streams by name: no_default()["NAME"]'
 _JOINED_ONLY = (

@@ -217,7 +217,7 @@ class Stateless(StreamBase[K, V]):
     @overload
     def foreach(self, function: Callable[[K, V], Any], **options: Unpack[WithKey]) -> None: ...
     def foreach(self, function: Callable[..., Any], *, with_key: bool = False, name: str | None = None) -> None:
-        """Call `function` for each record; nothing comes after it."""
+        """Call `function` for each record; the stream ends here."""
         options = check_mapper("foreach", function, with_key=with_key)
         self._processed("KSTREAM-FOREACH-", name, Peek, {**options, "is_last": True}, self.flow.serdes)
 

@@ -1,4 +1,4 @@
-"""Following any log: by looking at its ends every few milliseconds, and fetching what is new."""
+"""Following any log: polls its ends every few milliseconds, and fetches new records."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from penstock.log import LogRecords
 from penstock.log.follower import Follower
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.004
-"""Seconds between two looks: the first when records have just come, then ever longer, because each costs processor
-time."""
+"""Seconds between two polls: the first after new records, then up to the second, because each poll costs processor
+time.
+"""
 _FETCH_BYTES = 1 << 20
 
 
@@ -37,10 +38,10 @@ class FetchFollower(Follower):
         self._positions.update(positions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        for each in partitions:
-            self._positions.pop(each, None)
-            self._failed.pop(each, None)
-            self._paused.discard(each)
+        for partition in partitions:
+            self._positions.pop(partition, None)
+            self._failed.pop(partition, None)
+            self._paused.discard(partition)
 
     def poll(self, seconds: float, most: int) -> list[RecordBatch]:
         deadline = time.monotonic() + seconds
@@ -58,13 +59,13 @@ class FetchFollower(Follower):
             self._wait = min(self._wait * 1.5, _LONGEST_WAIT)
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        self._paused.update(each for each in partitions if each in self._positions)
+        self._paused.update(partition for partition in partitions if partition in self._positions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
 
     def ends(self) -> Mapping[TopicPartition, int]:
-        """Return the ends as of the last look; `add` takes one."""
+        """Return the ends as of the last poll; `add` polls, too."""
         return {each: max(position, self._ends[each]) for each, position in self._positions.items()}
 
     def close(self) -> None:
@@ -106,7 +107,7 @@ class FetchFollower(Follower):
         try:
             return self._log.end_offsets(list(self._positions))
         except UnknownTopicError:
-            return {each: self._end_offset(each) for each in self._positions}
+            return {position: self._end_offset(position) for position in self._positions}
 
     def _end_offset(self, partition: TopicPartition) -> int:
         try:

@@ -1,4 +1,4 @@
-"""A log in this process: what the test driver uses."""
+"""A log in this process; the test driver uses it."""
 
 from __future__ import annotations
 
@@ -197,15 +197,15 @@ class MemoryLog(Log):
 
     def start_offsets(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
         with self._lock:
-            return {each: self._partition(each).start for each in partitions}
+            return {partition: self._partition(partition).start for partition in partitions}
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
         with self._lock:
-            return {each: self._partition(each).end for each in partitions}
+            return {partition: self._partition(partition).end for partition in partitions}
 
     def offsets_for_time(self, partitions: Sequence[TopicPartition], timestamp_ms: int) -> Mapping[TopicPartition, int]:
         with self._lock:
-            return {each: self._partition(each).offset_for_time(timestamp_ms) for each in partitions}
+            return {partition: self._partition(partition).offset_for_time(timestamp_ms) for partition in partitions}
 
     # -- records
 
@@ -234,9 +234,9 @@ class MemoryLog(Log):
         self, application_id: str, partitions: Sequence[TopicPartition]
     ) -> Mapping[TopicPartition, int | None]:
         with self._lock:
-            for each in partitions:
-                self._partition(each)
-            return {each: self._positions.get((application_id, each)) for each in partitions}
+            for partition in partitions:
+                self._partition(partition)
+            return {partition: self._positions.get((application_id, partition)) for partition in partitions}
 
     def last_commit(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> Commit | None:
         with self._lock:
@@ -248,13 +248,13 @@ class MemoryLog(Log):
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[TopicPartition]) -> TaskCommitter:
         with self._lock:
-            found = self.last_commit(application_id, task_id, partitions)
+            commit = self.last_commit(application_id, task_id, partitions)
             old = self._commits.get((application_id, task_id))
             epoch = next(self._epochs)
             self._commits[application_id, task_id] = _TaskCommit(
                 epoch, old.version if old else None, old.engine_state if old else b""
             )
-            return _MemoryCommitter(self, application_id, task_id, epoch, found)
+            return _MemoryCommitter(self, application_id, task_id, epoch, commit)
 
     def delete_commits(self, application_id: str) -> None:
         with self._lock:
@@ -319,7 +319,7 @@ class MemoryLog(Log):
         check_sizes(batch, topic.settings.max_message_bytes)
         if topic.settings.compact and None in batch.keys:
             raise no_key(batch.topic)
-        return topic, topic.partitioner.split(batch, lambda: sum(each.end for each in topic.partitions))
+        return topic, topic.partitioner.split(batch, lambda: sum(partition.end for partition in topic.partitions))
 
     def _apply(self, split: tuple[_Topic, list[Share]]) -> None:
         topic, shares = split

@@ -46,13 +46,13 @@ def check_sizes(batch: OutputBatch, limit: int) -> None:
 
 
 def about_bytes(column: Sequence[bytes | None], samples: int) -> int:
-    """Return about how many bytes a column has, by a sample: to add up every length takes too long."""
+    """Return about the bytes of a column, by a sample: to add up every length takes too long."""
     step = 1 + len(column) // samples
     return sum(map(len, filter(None, column[::step]))) * step
 
 
 def record_size(key: bytes | None, value: bytes | None) -> int:
-    """Return how many bytes a record's key and value have."""
+    """Return the bytes of a record's key and value."""
     return (len(key) if key is not None else 0) + (len(value) if value is not None else 0)
 
 
@@ -74,7 +74,7 @@ def no_key(name: str) -> RecordRefusedError:
 
 
 def fenced(application_id: str, task_id: str) -> FencedError:
-    """Return the error for a committer that another one replaced."""
+    """Return the error for a replaced committer."""
     return FencedError(
         f"task {task_id} of application {application_id!r} was taken over by another process, or its commits were "
         "deleted: nothing was changed; open it again"

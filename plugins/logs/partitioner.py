@@ -33,7 +33,7 @@ _CACHED_KEYS = 1 << 14
 _CACHED_KEY_BYTES = 256
 """Longer keys are not cached, so that a cache stays under 5 MB."""
 NULL_KEY_RUN = 128
-"""So many records in a row that any partition may have, such as those without a key, go to one partition."""
+"""Length of a run of records without a fixed partition, such as those without a key, that go to one partition."""
 
 
 def partitions_for_keys(keys: Sequence[bytes], partitions: int) -> Partitions:
@@ -59,15 +59,15 @@ def partitions_for_keys(keys: Sequence[bytes], partitions: int) -> Partitions:
 
 
 def hashed_keys(batch: OutputBatch) -> list[bytes | None]:
-    """Return what the default partitioner hashes of each record: its key, or the part of it that the batch names."""
+    """Return the hashed bytes of each record for the default partitioner: its key, or the part that the batch names."""
     return batch.keys if batch.hashed is None else batch.hashed
 
 
 def partitions_of(keys: Sequence[bytes], partitions: int) -> list[int]:
     """Return the partition of each of `keys`, by numpy where that is faster."""
     if len(keys) >= _VECTOR_FROM:
-        found: list[int] = partitions_for_keys(keys, partitions).tolist()
-        return found
+        result: list[int] = partitions_for_keys(keys, partitions).tolist()
+        return result
     return [default_partitioner(key, partitions) for key in keys]
 
 
@@ -99,9 +99,9 @@ class Partitioner:
     def split(self, batch: OutputBatch, appended: Callable[[], int]) -> list[Share]:
         """Return the records of each partition, in the batch's order.
 
-        `appended` says how many records the topic has been given so far; it is asked only when there are null keys,
-        which are spread in runs that start from there, so that the same log makes the same choice.
-        Raises ProductionError for a partition that the topic does not have.
+        `appended` returns the number of records appended to the topic so far; it is asked only when there are null
+        keys, which are spread in runs that start from there, so that the same log makes the same choice. Raises
+        ProductionError for a partition that the topic does not have.
         """
         if not batch.keys:
             return []

@@ -1,4 +1,4 @@
-"""The `list` serde: lists of what another serde writes."""
+"""The `list` serde: lists of values of another serde."""
 
 from __future__ import annotations
 

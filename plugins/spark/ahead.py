@@ -1,4 +1,4 @@
-"""Loads beside the start of Spark what its next steps need: Python's libraries, and classes of Spark SQL.
+"""Preloads during Spark's start for its next steps: Python's libraries, and classes of Spark SQL.
 
 A start takes one core: this process waits for the JVM, and the JVM initializes thousands of classes in one thread. What
 is loaded here would be loaded a little later; without it everything works, and starts more slowly.

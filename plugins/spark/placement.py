@@ -45,7 +45,7 @@ class Executor:
 
 
 @dataclass(frozen=True)
-class Move:
+class SlotMove:
     """An order: `executor` no longer has the slot, and the next one that gets it from Spark takes it."""
 
     slot: int
@@ -73,7 +73,7 @@ class SlotOwners:
         self._elsewhere: dict[int, _Streak] = {}
         self._patience: Counter[int] = Counter()
         self._avoided: dict[int, str] = {}
-        """By slot, the executor from which Spark has kept it away."""
+        """By slot, the executor that Spark avoids for it."""
         self._keepers: dict[int, list[int]] = {}
         self._warm: dict[int, set[str]] = {}
         """By slot, the machines with copies of its tasks."""
@@ -82,29 +82,29 @@ class SlotOwners:
         self.lost: set[int] = set()
         """The slots without an owner whose last one was lost."""
 
-    def note_batch(self, reports: Iterable[SlotMessage], now: float) -> list[Move]:
-        """Note the reports of one batch; return the moves that follow. `now`: seconds of a monotonic clock."""
-        moves: list[Move] = []
+    def note_batch(self, reports: Iterable[SlotMessage], now: float) -> list[SlotMove]:
+        """Handle the reports of one batch; return the resulting moves. `now`: seconds of a monotonic clock."""
+        moves: list[SlotMove] = []
         for report in sorted(reports, key=lambda each: each.slot):
             if self._is_outdated(report):
                 continue
             moves += self._note_elsewhere(report, now) if report.elsewhere else self._note_run(report)
         return moves
 
-    def note_executors(self, executors: Mapping[str, Executor]) -> list[Move]:
-        """Note all executors of the cluster, by Spark's id; return the moves that follow."""
+    def note_executors(self, executors: Mapping[str, Executor]) -> list[SlotMove]:
+        """Update the executors of the cluster, by Spark's id; return the resulting moves."""
         self._executors = dict(executors)
         return [
             self._clear(slot, unfit) for slot, owner in sorted(self.owners.items()) if (unfit := self._unfit(owner))
         ]
 
-    def forget(self) -> list[Move]:
+    def forget(self) -> list[SlotMove]:
         """Give every slot up, because the query starts again with another layout."""
         return [self._clear(slot, REBALANCED) for slot in sorted(self.owners)]
 
-    def even_out(self) -> list[Move]:
+    def even_out(self) -> list[SlotMove]:
         """Take slots from executors with more slots than cores, as far as others have cores to spare."""
-        moves: list[Move] = []
+        moves: list[SlotMove] = []
         for slot, owner in sorted(self.owners.items(), reverse=True):
             if self._is_crowded(owner) and self._has_spare_cores():
                 moves.append(self._clear(slot, REBALANCED))
@@ -160,7 +160,7 @@ class SlotOwners:
         is_as_planned = bool(report.elsewhere) or report.executor == report.planned
         return is_as_planned and report.planned != "" and report.planned == self._left.get(report.slot)
 
-    def _note_run(self, report: SlotMessage) -> list[Move]:
+    def _note_run(self, report: SlotMessage) -> list[SlotMove]:
         slot, executor = report.slot, report.executor
         self._elsewhere.pop(slot, None)
         owner = self.owners.get(slot)
@@ -174,16 +174,16 @@ class SlotOwners:
         if owner is None:
             return []
         self.moves[TAKEN_OVER] += 1
-        return [Move(slot, owner, TAKEN_OVER)]
+        return [SlotMove(slot, owner, TAKEN_OVER)]
 
-    def _note_elsewhere(self, report: SlotMessage, now: float) -> list[Move]:
+    def _note_elsewhere(self, report: SlotMessage, now: float) -> list[SlotMove]:
         slot = report.slot
         owner = self.owners.get(slot)
         if owner is None:
             # The proxy found the owner's claim in the log; the owner's own report was lost with its attempt.
             unfit = self._unfit(report.elsewhere)
             if unfit:
-                return [Move(slot, report.elsewhere, unfit)]
+                return [SlotMove(slot, report.elsewhere, unfit)]
             self.owners[slot] = report.elsewhere
             self.lost.discard(slot)
             return []
@@ -203,7 +203,7 @@ class SlotOwners:
             return [self._clear(slot, PLACED_ELSEWHERE)]
         return []
 
-    def _clear(self, slot: int, reason: str) -> Move:
+    def _clear(self, slot: int, reason: str) -> SlotMove:
         self._elsewhere.pop(slot, None)
         if reason == REBALANCED:
             self._warm.pop(slot, None)  # it moves to where there is room
@@ -211,10 +211,10 @@ class SlotOwners:
         if reason == LOST:
             self.lost.add(slot)
         owner = self._left[slot] = self.owners.pop(slot)
-        return Move(slot, owner, reason)
+        return SlotMove(slot, owner, reason)
 
     def _unfit(self, identity: str) -> str:
-        """Return why an executor must not have slots; "" if it may, or if nothing is known of executors yet."""
+        """Return why an executor must not have slots; "" if it may, or if the executors are unknown."""
         if self._executors is None:
             return ""
         found = self._executors.get(executor_id(identity))
@@ -261,15 +261,15 @@ def standby_slots(owners: Mapping[int, str], copies: int, racks: str | None = No
     for slot, owner in sorted(owners.items()):
         machines.setdefault(node_name(owner), []).append(slot)
     rack = {machine: rack_of(racks, machine) for machine in machines}
-    kept: Counter[int] = Counter()
+    counter: Counter[int] = Counter()
     found: dict[int, list[int]] = {}
     for slot, owner in sorted(owners.items()):
         mine = node_name(owner)
         others = _spread(
             sorted((each for each in machines if each != mine), key=lambda each: _weight(slot, each)), rack, mine
         )
-        found[slot] = [min(machines[each], key=lambda host: (kept[host], host)) for each in others[:copies]]
-        kept.update(found[slot])
+        found[slot] = [min(machines[each], key=lambda host: (counter[host], host)) for each in others[:copies]]
+        counter.update(found[slot])
     return found
 
 
@@ -277,9 +277,9 @@ def _spread(machines: Iterable[str], rack: Mapping[str, str], first: str) -> lis
     """Return the machines in turns through their racks, that of `first` last in each turn."""
     seen: Counter[str] = Counter([rack[first]])
     turns = []
-    for each in machines:
-        turns.append((seen[rack[each]], each))
-        seen[rack[each]] += 1
+    for machine in machines:
+        turns.append((seen[rack[machine]], machine))
+        seen[rack[machine]] += 1
     return [each for _, each in sorted(turns, key=lambda turn: turn[0])]
 
 
@@ -390,7 +390,7 @@ class LateExecutors:
         self._executors: Mapping[str, Executor] = {}
 
     def note(self, executors: Mapping[str, Executor]) -> None:
-        """Note the executors; their time begins anew if they are others than before."""
+        """Update the executors; the waiting time begins again if they have changed."""
         if executors != self._executors:
             self._executors = dict(executors)
             self._since = self._clock()
@@ -403,7 +403,7 @@ class LateExecutors:
         return True
 
     def started_again(self) -> None:
-        """Note that they were worth a new start."""
+        """Record a new start because of changed executors."""
         self._steady = min(2 * self._steady, _LONGEST_STEADY_SECONDS)
 
 
@@ -433,7 +433,7 @@ def wait_for_executors(context: SparkContext) -> None:
 
 
 def expected_executors(master: str | None, configuration: Mapping[str, str]) -> int:
-    """Return how many executors the cluster will start; 0 if it is not known."""
+    """Return the number of executors that the cluster will start; 0 if it is not known."""
     if not (master or "").startswith(("yarn", "k8s")):
         return 0
     is_dynamic = configuration.get("spark.dynamicAllocation.enabled", "false").lower() == "true"
@@ -524,7 +524,7 @@ class SlotPlacement:
         return {} if self._executors is None else self._owners.keep_copies(copies, racks)
 
     def started(self, query: StreamingQuery) -> None:
-        """Note that the query runs; Spark forgets at each start what it prefers."""
+        """Handle the start of a query: Spark forgets preferred executors at each start."""
         if self._executors is None:
             return
         self._preferred = PreferredExecutors(self._session, query)
@@ -535,9 +535,9 @@ class SlotPlacement:
         self._prefer(range(self._owners.slots))
 
     def note_batch(self, reports: Sequence[SlotMessage]) -> None:
-        """Note the reports of one batch; slots may move."""
+        """Handle the reports of one batch; slots may move."""
         self._do(self._owners.note_batch(reports, time.monotonic()))
-        elsewhere = [each.slot for each in reports if each.elsewhere]
+        elsewhere = [report.slot for report in reports if report.elsewhere]
         if elsewhere and self._executors is not None:
             self._executors.look_closely()
             self._prefer(elsewhere)
@@ -551,7 +551,7 @@ class SlotPlacement:
         if self._executors is None:
             return False
         executors = self._executors.poll()
-        moves: list[Move] = []
+        moves: list[SlotMove] = []
         if executors is not None:
             self._late.note(executors)
             moves += self._owners.note_executors(executors)
@@ -570,7 +570,7 @@ class SlotPlacement:
 
     # ------------------------------------------------------------------ inside
 
-    def _do(self, moves: list[Move]) -> None:
+    def _do(self, moves: list[SlotMove]) -> None:
         for move in moves:
             level = logging.WARNING if move.reason == PLACED_ELSEWHERE else logging.INFO
             where = describe(move.executor)

@@ -25,7 +25,7 @@ class PlannerPulse:
         self._is_made = False
 
     def beat(self) -> None:
-        """Note that the planner is asked, or has answered."""
+        """Record a call to the planner, or its answer."""
         try:
             if self._is_made:
                 os.utime(self._path)
@@ -49,9 +49,9 @@ class PlannerWatch:
         self._since = seconds()
 
     def complaint(self, doing: Callable[[], str]) -> str | None:
-        """Return that the planner does not answer, and what to do; None if it does. `doing`: what Spark says it does.
+        """Return a complaint if the planner does not answer, with advice; None if it does.
 
-        Costs microseconds while it answers.
+        `doing`: Spark's text for its present work. Costs microseconds while the planner answers.
         """
         now = self._seconds()
         try:

@@ -1,4 +1,4 @@
-"""Planning: what the source `penstock` does in the process in which Spark plans batches."""
+"""Planning: the part of the source `penstock` in the process in which Spark plans batches."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from penstock import Log
 from penstock.plugins.engine.host.log_lines import log_to_driver
-from penstock.plugins.engine.run.planning.control import ControlFile, LogFile, Plan
+from penstock.plugins.engine.run.planning.control import ControlFile, LogFile, PlannedApplication
 from penstock.plugins.engine.run.planning.planner import BatchPlanner, Offset
 from penstock.plugins.engine.run.planning.renewals import RenewalPlanner
 from penstock.plugins.engine.task.locations import open_log
@@ -31,7 +31,7 @@ class Planning:
     @property
     def _planner(self) -> BatchPlanner | RenewalPlanner:
         if self._planner_or_none is None:
-            plan = Plan.read(self._directory)
+            plan = PlannedApplication.read(self._directory)
             log_to_driver(Path(self._directory), plan.log_level)
             if plan.is_continuous and ControlFile(self._directory).read().step is None:
                 self._planner_or_none = RenewalPlanner(plan)
@@ -42,7 +42,7 @@ class Planning:
 
     def max_records(self) -> int | None:
         """Return the setting `max_records_per_batch`."""
-        return Plan.read(self._directory).max_records
+        return PlannedApplication.read(self._directory).max_records
 
     def drain_only(self) -> None:
         """Fix the ends up to which source topics are read."""
@@ -62,13 +62,13 @@ class Planning:
         return offset
 
     def latest(self) -> Offset:
-        """Return the end offsets of what the last batch read."""
+        """Return the end offsets of the last batch's partitions."""
         return self._planner.latest()
 
     def rows(self, end: Offset) -> Sequence[Row]:
         """Return the rows of the batch that ends at `end`: one a slot."""
         plans = self._planner.plans(end)
-        return [(slot_key(each.slot, len(plans)), each.to_json()) for each in plans]
+        return [(slot_key(plan.slot, len(plans)), plan.to_json()) for plan in plans]
 
     def close(self) -> None:
         """Close the log."""

@@ -32,7 +32,7 @@ from penstock.plugins.engine.program.checkpoint_files import (
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.run.order import Trigger
 from penstock.plugins.engine.run.planning import renewals
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile, Plan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile, PlannedApplication
 from penstock.plugins.engine.run.progress import EndedBatch
 from penstock.plugins.engine.run.query import HostMessages, Query
 from penstock.plugins.engine.run.settings import UNCAUGHT_EXCEPTION_HANDLER
@@ -65,10 +65,10 @@ _log = logging.getLogger("penstock.spark")
 class ApplicationQuery(Query):
     """The query of a prepared application.
 
-    `control` is what its source reads; `poll` returns what its workers report. With `clock_ms` and `step` the caller
-    sets the source's clock and steps (see Control). `is_continuous`: hosts work on their own, and batches only renew
-    their leases. `repeats` writes log lines that may come again and again; it outlives the query. `server`: the URL of
-    the driver's server of queries; on a cluster each machine has one as well then, which are noted under `lease`.
+    `control` is read by its source; `poll` returns its workers' reports. With `clock_ms` and `step` the caller sets the
+    source's clock and steps (see Control). `is_continuous`: hosts work on their own, and batches only renew their
+    leases. `repeats` writes log lines that may come again and again; it outlives the query. `server`: the URL of the
+    driver's server of queries; on a cluster each machine has one as well then, which are noted under `lease`.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ApplicationQuery(Query):
         self._prepared = prepared
         self.parallelism = parallelism(session, prepared)
         application = prepared.application
-        self.checkpoint = Checkpoint(
+        self.checkpoint = QueryCheckpoint(
             application.settings,
             application.id,
             prepared.identity,
@@ -143,7 +143,7 @@ class ApplicationQuery(Query):
         register(spark)
         self._directory.mkdir(0o700, exist_ok=True)  # something may have cleaned it away, and so ended the last query
         self._orders.write(self._control)
-        Plan.of(
+        PlannedApplication.of(
             self._prepared,
             self.parallelism,
             str(self._directory),
@@ -202,7 +202,7 @@ class ApplicationQuery(Query):
         return HostCaller(pack(cargo), family, f"application {application.id!r}", lease_seconds)
 
     def _host_companions(self) -> tuple[OpensCompanion, ...]:
-        """Return what each host has beside its tasks, as the settings say."""
+        """Return the companions of each host, as the settings say."""
         application = self._prepared.application
         server = None if self._noted_servers is None else opens_machine_server(application)
         found = () if server is None else (server,)
@@ -338,7 +338,7 @@ class ApplicationQuery(Query):
         return batches, self._messages.judge(failures, batches)
 
     def _collect_beats(self, beats: Beats) -> tuple[list[EndedBatch], PenstockError | None]:
-        """Take the hosts' heartbeats; ask for a batch where one is missing, or a task was taken over."""
+        """Read the hosts' heartbeats; request a batch if one is missing, or a task was taken over."""
         messages, seconds = beats.poll(), beats.since_last
         failures: list[TaskFailure] = []
         batches = [self._messages.batch(None, seconds, messages, failures)] if messages else []
@@ -359,7 +359,7 @@ class ApplicationQuery(Query):
         self.set_control(next_tick=tick, unopened=unopened, owners=owners, standbys=standbys, renewal=renewal)
 
     def _standbys(self) -> dict[str, list[str]]:
-        """Return the tasks of which each slot's host keeps copies."""
+        """Return the tasks that each slot's host keeps copies of."""
         settings = self._prepared.application.settings
         kept: dict[str, list[str]] = {}
         for slot, keepers in self.placement.standbys(NUM_STANDBY_REPLICAS.of(settings), RACKS.of(settings)).items():
@@ -380,7 +380,7 @@ class ApplicationQuery(Query):
 
 
 def parallelism(session: SparkSession, prepared: Prepared) -> int:
-    """Return over how many Spark partitions the tasks are spread."""
+    """Return the number of Spark partitions of the tasks."""
     tasks = max(1, len(prepared.assignment.tasks))
     given = PARALLELISM.of(prepared.application.settings)
     return min(tasks, given or int(session.sparkContext.defaultParallelism))
@@ -399,7 +399,7 @@ _FORM = 3
 
 @dataclass(frozen=True)
 class _Pointer:
-    """The directory in use, and what it was made for. `form`: of its offsets and states."""
+    """The directory in use, and the query that it was made for. `form`: of its offsets and states."""
 
     directory: str
     identity: str
@@ -408,7 +408,7 @@ class _Pointer:
     form: int
 
 
-class Checkpoint:
+class QueryCheckpoint:
     """The checkpoint of one application.
 
     `identity` is the application's incarnation in the log. A checkpoint of another incarnation raises

@@ -37,7 +37,7 @@ _log = logging.getLogger("penstock.spark")
 
 
 class RunningApplication(OpenApplication):
-    """An application with its log, lease and session open; what `run` and the stepping driver share."""
+    """An application with its log, lease and session open, shared by `run` and the stepping driver."""
 
     def __init__(self, prepared: Prepared, log: Log, lease: LeaseKeeper, session: SparkSession) -> None:
         super().__init__(prepared, log, lease)
@@ -55,7 +55,7 @@ class RunningApplication(OpenApplication):
         conf: Mapping[str, str] | None = None,
         is_wanted: Callable[[], bool] = lambda: False,
     ) -> Iterator[RunningApplication]:
-        """Open everything, and close it at the end. Raises what `run` does."""
+        """Open everything, and close it at the end. Raises the errors of `run`."""
         with ExitStack() as stack:
             prepared, log, lease = stack.enter_context(prepared_application(application, is_wanted))
             application = prepared.application
@@ -340,7 +340,7 @@ class _Hook:
         self._manager.addShutdownHook(self, _BEFORE_SPARK)
 
     def end(self) -> None:
-        """Note that the run has ended; the JVM need not ask any more."""
+        """Record the end of the run; the JVM need not ask any more."""
         self._run_has_ended.set()
         if not self._is_called:
             with suppress(Exception):

@@ -65,7 +65,7 @@ def launch_home() -> Path | None:
 
 
 def class_archive(java: str) -> Path | None:
-    """Return where the archive for this Java and this pyspark is, or would be; None where there can be none."""
+    """Return the path of the class archive for this Java and pyspark; None if there can be none."""
     home = launch_home()
     return None if home is None else home / f"classes-{fitting_name(java, home / 'jars')}.jsa"
 
@@ -142,7 +142,7 @@ def parse_conf(given: Iterable[str]) -> dict[str, str]:
 
 
 def check_conf(conf: Mapping[str, str]) -> None:
-    """Raise ConfigError for keys that are not Spark's, and for those that a run sets itself."""
+    """Raise ConfigError for keys that are not Spark's, and for keys that a run sets itself."""
     for key in conf:
         if not key.startswith("spark."):
             raise ConfigError(
@@ -325,15 +325,18 @@ def check_java() -> str:
 
 
 def local_cores(master: str | None) -> int | None:
-    """Return how many tasks Spark runs at once on this machine; None on a cluster. `master`: as for `make_session`."""
-    found = re.fullmatch(r"local(?:\[(\d+|\*)[^\]]*\])?", master or "local[*]")
-    if found is None:
+    """Return the number of tasks that Spark runs at once on this machine; None on a cluster.
+
+    `master`: as for `make_session`.
+    """
+    match = re.fullmatch(r"local(?:\[(\d+|\*)[^\]]*\])?", master or "local[*]")
+    if match is None:
         return None
-    return (os.cpu_count() or 1) if found[1] == "*" else int(found[1] or 1)
+    return (os.cpu_count() or 1) if match[1] == "*" else int(match[1] or 1)
 
 
 def slots_of_executor(session: SparkSession) -> int:
-    """Return how many tasks an executor runs at once; 0 if only the executor knows."""
+    """Return the number of tasks that an executor runs at once; 0 if only the executor knows."""
     context = session.sparkContext
     if local_cores(context.master) is not None:
         return int(context.defaultParallelism)
@@ -373,7 +376,7 @@ def tune(session: SparkSession, checkpoint_is_local: bool, shuffle_partitions: i
 
 
 def _share_listeners(session: SparkSession, tuned: SparkSession) -> None:
-    """Let the listeners of a session hear of the queries of another one, but for those that Spark gives to each."""
+    """Send the events of another query to a session's listeners, except those that Spark sends to each session."""
     given, own = (each._jsparkSession.streams() for each in (session, tuned))
     of_each = {listener.getClass().getName() for listener in own.listListeners()}
     for listener in given.listListeners():
@@ -415,7 +418,7 @@ def session_options(is_local: bool, java: str) -> dict[str, str]:
 
 
 def query_options(checkpoint_is_local: bool) -> dict[str, str]:
-    """Return the settings that an application's query has in a session of its own."""
+    """Return the settings of an application's query in a session of its own."""
     options = {
         "spark.sql.adaptive.enabled": "false",
         # A batch has few rows: generating and compiling code for it takes longer than interpreting it.
@@ -443,11 +446,11 @@ def query_options(checkpoint_is_local: bool) -> dict[str, str]:
 
 
 def _tolerant(master: str) -> str:
-    """Return `master` with a number of attempts for each task, if it is a local one that says none."""
+    """Return a local `master` with a number of attempts for each task, unless it has one."""
     if master == "local":
         return "local[1,4]"
-    found = re.fullmatch(r"local\[([^,\]]+)\]", master)
-    return f"local[{found[1]},4]" if found else master
+    match = re.fullmatch(r"local\[([^,\]]+)\]", master)
+    return f"local[{match[1]},4]" if match else master
 
 
 def _java_version(java: str) -> int | None:
@@ -463,8 +466,8 @@ def _java_version(java: str) -> int | None:
                 f"`{java} -version` failed: {answer.stderr.strip()}; {_INSTALL_JAVA}"
             ) from None
         text = answer.stderr
-    found = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
-    return int(found[1]) if found else None
+    match = re.search(r'(?:JAVA_VERSION=|version )"(?:1\.)?(\d+)', text)
+    return int(match[1]) if match else None
 
 
 @contextmanager

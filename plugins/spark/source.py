@@ -1,4 +1,4 @@
-"""The Python Data Source `penstock`: its rows say how far each slot's tasks read; no record passes through it.
+"""The Python Data Source `penstock`: its rows have the end offsets of each slot's tasks; no record passes through it.
 
 Spark makes the source, plans batches, prepares the reading, and reads in a process each, started one after the other.
 Only the one that plans batches imports penstock, which takes as long as starting Python.
@@ -111,7 +111,7 @@ class PenstockStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planning.next(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
 
     def reportLatestOffset(self) -> Offset:
-        """Return the end offsets of what the last batch read."""
+        """Return the end offsets of the last batch's partitions."""
         return self._planning.latest()
 
     def partitions(self, start: Offset, end: Offset) -> Sequence[InputPartition]:

@@ -177,5 +177,7 @@ def _plain_schema(schema: pyarrow.Schema) -> pyarrow.Schema:
 def _plain(batch: pyarrow.RecordBatch) -> Any:
     import pyarrow
 
-    arrays = [each.dictionary_decode() if pyarrow.types.is_dictionary(each.type) else each for each in batch.columns]
+    arrays = [
+        column.dictionary_decode() if pyarrow.types.is_dictionary(column.type) else column for column in batch.columns
+    ]
     return pyarrow.RecordBatch.from_arrays(arrays, schema=_plain_schema(batch.schema))

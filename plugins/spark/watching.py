@@ -66,7 +66,7 @@ class Beats:
         self._reader = HeartbeatReader(self._log, self._application_id, self._layout.run)
 
     def note_batch(self) -> None:
-        """Note that a batch has ended: the hosts were there, and what they said before it is read at the next poll."""
+        """Record the end of a batch: the hosts were alive, and their earlier heartbeats are read at the next poll."""
         now = self._clock()
         self._next_poll = -inf
         if self._watched_since is None:
@@ -91,7 +91,7 @@ class Beats:
         return messages
 
     def suspects(self, slots: Iterable[int]) -> dict[str, str] | None:
-        """Return why hosts seem to be dead, by the slot's number as text; None if none does, or it was just said."""
+        """Return why hosts seem to be dead, by slot number as text; None if none does, or it was just reported."""
         now = self._clock()
         pause = _BATCH_SECONDS if self._is_asked else _AGAIN_SECONDS
         if self._watched_since is None or now < self._asked_at + pause:
@@ -128,7 +128,7 @@ class NotedServers:
         self._noted: list[TaskServer] = []
 
     def write(self, slots: Slots) -> None:
-        """Note the servers beside the hosts that have the slots now, if they are others than before."""
+        """Record the servers beside the slots' hosts, if they have changed."""
         found: dict[tuple[str, str], list[str]] = {}
         for slot, url in sorted(slots.servers.items()):
             if url:
@@ -161,14 +161,14 @@ class Stops:
         self._until: float | None = None
 
     def begin(self) -> None:
-        """Note that batches let the hosts stop from now on; again, it changes nothing."""
+        """Begin to let the hosts stop by batches; idempotent."""
         if self._until is None:
             self._until = self._seconds() + self._lease_seconds
 
     def note(self, messages: Iterable[SlotMessage]) -> None:
-        """Note what the slots said in a batch."""
+        """Record the slots' messages of a batch."""
         if self._until is not None:
-            self._left.difference_update(each.slot for each in messages if each.stopped)
+            self._left.difference_update(message.slot for message in messages if message.stopped)
 
     def are_over(self) -> bool:
         """Return whether no host works any more."""

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from penstock import Commit, ConfigError
 from penstock.plugins.engine.host.claims import Claims, SlotLayout, owner_elsewhere
-from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts, nothing
+from penstock.plugins.engine.host.client import HostClient, HostSpec, end_hosts, nothing
 from penstock.plugins.engine.host.executor_identity import LOCAL_EXECUTOR, ExecutorIdentity, describe, executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_driver
-from penstock.plugins.engine.host.place import LEASE_SECONDS, Process, digest_of, started_at
+from penstock.plugins.engine.host.place import LEASE_SECONDS, ProcessId, digest_of, started_at
 from penstock.plugins.engine.host.reports import (
     STUCK,
     Observed,
@@ -68,12 +68,12 @@ class WorkerFunction:
 
 
 def begin_task() -> None:
-    """Make this process of Spark's cheaper to use again. Outside of a task it does nothing.
+    """Reduce the cost of garbage collection in a reused worker of Spark. Does nothing outside a task.
 
-    Spark's worker runs a full collection after each task; with the modules of pandas and pyarrow one takes 40 ms.
-    What the process has kept is left out of later ones from the 2nd, 4th, 8th, ... task on, right behind such a
-    collection: so modules that come later count as well, and garbage that is missed for ever, cycles that lived just
-    then, does not grow with the number of tasks.
+    Spark's worker runs a full collection after each task; with the modules of pandas and pyarrow one takes 40 ms. After
+    the 2nd, 4th, 8th, ... task, right behind such a collection, all live objects are frozen: later collections skip
+    them. So modules imported later are skipped, too. Garbage in frozen cycles is never freed, but its amount does not
+    grow with the number of tasks.
     """
     global _tasks
     from pyspark import TaskContext
@@ -90,8 +90,8 @@ def begin_task() -> None:
 def use_system_allocator() -> None:
     """Take the memory of Arrow data from the system's allocator, unless the environment names another one.
 
-    With pyarrow's own a worker of `bench dataframe-count` took 10 MB more, and was no faster. Called before pyarrow is
-    imported, it is for what Arrow does inside, too: pyarrow reads the variable when it is imported.
+    A worker with pyarrow's own allocator takes 10 MB more, and is no faster. Called before pyarrow is imported, it is
+    for what Arrow does inside, too: pyarrow reads the variable when it is imported.
     """
     if "ARROW_DEFAULT_MEMORY_POOL" in os.environ:
         return
@@ -180,7 +180,7 @@ class BatchFunction(WorkerFunction):
         lines = message.lines + logs.take()
         return replace(message, lines=lines, losses=client.take_losses(), planned=plan.owner)
 
-    def _owner_elsewhere(self, plan: SlotPlan, own: str, client: Client) -> str:
+    def _owner_elsewhere(self, plan: SlotPlan, own: str, client: HostClient) -> str:
         """Return the executor to which this one must leave the slot; "" if there is none.
 
         Where nobody has the slot, its host starts while the log is asked for a claim.
@@ -213,13 +213,13 @@ def commits_in(saved: Mapping[str, list[Any]]) -> dict[str, Commit]:
 def saved_after(saved: Mapping[str, list[Any]], message: SlotMessage) -> dict[str, list[Any]]:
     """Return the state of a slot after a batch with this message."""
     reports = [each.report for each in message.results if each.report is not None]
-    commits = {each.task_id: [each.version, offsets_to_json(each.positions)] for each in reports}
+    commits = {report.task_id: [report.version, offsets_to_json(report.positions)] for report in reports}
     if message.host is not None and message.number and (reports or message.kept):
         return {**saved, **commits, _HEARD: [message.host.token, message.number]}
     return {**saved, **commits}
 
 
-_clients: dict[tuple[str, str], Client] = {}
+_clients: dict[tuple[str, str], HostClient] = {}
 """This process's connections to hosts, by their keys and digests."""
 
 
@@ -239,10 +239,10 @@ class HostCaller:
         self.digest = hashlib.sha256(cargo).hexdigest()
 
     def check(self, identity: ExecutorIdentity) -> None:
-        """Raise RuntimeUnavailableError if this executor's machine has other versions of what the program uses."""
+        """Raise RuntimeUnavailableError if this executor's machine has other versions of the program's packages."""
         check_packages(self.packages, describe(identity.text))
 
-    def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> Client:
+    def client(self, slot: int, identity: ExecutorIdentity, scope: str = "") -> HostClient:
         """Return this process's connection to the host of a slot. Hosts of different scopes are not the same."""
         key = host_key(self.family, identity.text, slot, scope)
         found = _clients.get((key, self.digest))
@@ -250,10 +250,10 @@ class HostCaller:
         if found is None or [each.pid for each in found.spec.watched] != pids:
             # A daemon that has ended took its hosts with it; the next ones watch the JVM alone.
             names = ("the executor's JVM", "PySpark's daemon")
-            watched = tuple(Process(pid, started_at(pid), name) for pid, name in zip(pids, names, strict=False))
+            watched = tuple(ProcessId(pid, started_at(pid), name) for pid, name in zip(pids, names, strict=False))
             if found is not None:
                 found.close()
-            found = Client(
+            found = HostClient(
                 HostSpec(
                     key,
                     slot,
@@ -300,7 +300,7 @@ def counts_row(observed: Observed) -> dict[str, Any]:
 
 
 def sums(within: str = "") -> list[Column]:
-    """Return the sums of rows of `COUNTS_SCHEMA`; `within`: the prefix of its columns, such as "counts."."""
+    """Return the sums of counts in rows of `COUNTS_SCHEMA`. `within`: the prefix of its columns, such as "counts."."""
     from pyspark.sql import functions as f
 
     counters = f.aggregate(

@@ -31,7 +31,7 @@ def own_plugins(*plugins: object) -> Iterator[PluginManager]:
     holds for all threads of the process; processes that are started get `plugins` with an application.
     """
     found = read_plugins(only=DISTRIBUTION)
-    for each in plugins:
-        found.manager.register(each)
+    for plugin in plugins:
+        found.manager.register(plugin)
     with plugins_in_use(found):
         yield found.manager

@@ -44,7 +44,7 @@ from penstock.program.nodes import decorate
 from penstock.task.progress import Front
 from penstock.task.schedules import NEVER
 
-from .processes import Process, Processes
+from .processes import TaskProcess, TaskProcesses
 from .topics import InputTopic, ReadsTopics, TopicReader, check_partitions, check_time, named_topics, serialized
 
 
@@ -136,7 +136,7 @@ class TopologyTestDriver(ReadsTopics):
         else:
             self.log = log if isinstance(log, Log) else open_log(application.settings)
             make_named_topics(application, self.log, self._count)
-        self._processes = Processes(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
+        self._processes = TaskProcesses(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
         self._outputs = TopicReader(application, self.log)
         try:
             self._start()
@@ -242,7 +242,7 @@ class TopologyTestDriver(ReadsTopics):
     # ------------------------------------------------------------------ time and orders
 
     def advance_wall_clock(self, duration: Duration) -> None:
-        """Move the wall clock on, fire what is due, and run everything it causes."""
+        """Advance the wall clock, call due punctuators, and run everything that this causes."""
         if duration_ms(duration, "advance_wall_clock", may_be_negative=True) < 0:
             raise ConfigError("the wall clock does not go back")
         self._clock.advance(duration)
@@ -253,7 +253,7 @@ class TopologyTestDriver(ReadsTopics):
         self._paused = pause(self.application, self.log, subtopologies).of(self.application)
 
     def resume(self, *subtopologies: int) -> None:
-        """End the pause of these sub-topologies, or of all; process what waits, and call punctuators that are due."""
+        """Resume these sub-topologies, or all; process waiting records, and call due punctuators."""
         self._paused = resume(self.application, self.log, subtopologies).of(self.application)
         self._call_what_is_due(may_wait=True)
 
@@ -294,7 +294,7 @@ class TopologyTestDriver(ReadsTopics):
         known = sorted({store for stores in every for store in stores} | set(globals_))
         raise ConfigError(f"there is no store {name!r} in partition {partition}; stores: {', '.join(known) or 'none'}")
 
-    def _stores(self, process: Process, task: TaskId) -> Mapping[str, StateStore]:
+    def _stores(self, process: TaskProcess, task: TaskId) -> Mapping[str, StateStore]:
         worker = process.worker(task, self._tasks[task], len(self._tasks))
         if worker.task is None:
             self._count_nodes(worker.run_batch({}, self.wall_clock_ms))
@@ -306,20 +306,20 @@ class TopologyTestDriver(ReadsTopics):
         return self._metrics | self._processes.global_metrics()
 
     def dropped_records(self) -> int:
-        """Return how many records were dropped for any reason, over all nodes."""
-        return sum(sum(each.dropped.values()) for each in self.metrics().values())
+        """Return the number of records dropped for any reason, over all nodes."""
+        return sum(sum(metric.dropped.values()) for metric in self.metrics().values())
 
     # ------------------------------------------------------------------ other processes
 
     def reopen(self) -> None:
-        """Close every task; the next step opens it from what is committed, in a new process of the same host.
+        """Close every task; the next step opens it from committed data, in a new process of the same host.
 
         From then on the program's copies run, as with `reopen_tasks`.
         """
         self._processes.reopen()
 
     def move(self) -> None:
-        """Close every task; the next step opens it from what is committed, in a new process of another host.
+        """Close every task; the next step opens it from committed data, in a new process of another host.
 
         Nothing is there: the state is restored from the changelog, and a store with `logged=False` is empty.
         """
@@ -359,7 +359,7 @@ class TopologyTestDriver(ReadsTopics):
             self._processes.end()  # it may have filled global stores
 
     def _call_what_is_due(self, *, may_wait: bool = False) -> None:
-        """Call what is due; `may_wait`: records may wait."""
+        """Call due punctuators; `may_wait`: records may wait."""
         for task, partitions in self._tasks.items():
             if task.subtopology not in self._paused:
                 # What a task waits with is processed before what is due now, as in a batch that finds both.
@@ -368,7 +368,7 @@ class TopologyTestDriver(ReadsTopics):
         self._settle()
 
     def _settle(self) -> None:
-        """Let tasks behind others call what waits for these: everything in front of them is read now."""
+        """Let downstream tasks make calls that waited for upstream ones: all their records are read now."""
         for number in sorted(self._in_front, key=lambda each: len(self._in_front[each])):
             above, now = self._in_front[number], self._clock.now_ms()
             holding = self.application.program.holding().intersection(above)

@@ -1,4 +1,4 @@
-"""DataFrames of what streams answer, by the test driver."""
+"""DataFrames of streams' results, by the test driver."""
 
 from __future__ import annotations
 

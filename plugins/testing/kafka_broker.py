@@ -48,7 +48,7 @@ class KafkaBroker(Server):
     Needs Java 17 or later. The broker's jars are fetched once (see `jars.broker_jars`).
 
     `directory` keeps the data, the configuration and `broker.log` (None: a temporary one, which goes when the broker is
-    closed). A broker on a directory with data goes on with them, at the ports it had if they are free. `heap` and
+    closed). A broker on a directory with data continues with them, at the ports it had if they are free. `heap` and
     `jvm_options` are the JVM's, `options` are the broker's own settings and win over ours. With `credentials` (user,
     password) there is a second listener, `sasl_bootstrap`, that wants SASL/PLAIN. `port`: the one port that clients
     connect to, if it matters.
@@ -255,8 +255,8 @@ def temporary_directory() -> Path:
 class KafkaCluster(Server):
     """Several brokers, each topic replicated to all of them: `with KafkaCluster(2) as cluster: ...`.
 
-    The first broker is the only controller: kill another one. What a dead broker led moves after three seconds. A
-    producer's write is answered by the replicas that are alive. `options` are settings of each broker.
+    The first broker is the only controller: kill another one. Partitions led by a dead broker move after three seconds.
+    A producer's write is answered by the replicas that are alive. `options` are settings of each broker.
     """
 
     def __init__(

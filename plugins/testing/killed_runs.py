@@ -108,7 +108,7 @@ class _Killing:
         return _KillingTransformer(wrapped, self)
 
     def count(self, clock_ms: int) -> None:
-        """Count a call, and kill this process if it is one of those.
+        """Count a call, and kill this process at the planned calls.
 
         `clock_ms`: the wall clock of the batch. It is the same when the batch is repeated, and later in the next one.
         """
@@ -129,7 +129,7 @@ class _Killing:
 
 
 def _make(path: Path) -> bool:
-    """Make an empty file; return whether this process did: of several that make it at the same time one does."""
+    """Make an empty file; return False if another process made it first."""
     try:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except FileExistsError:

@@ -68,7 +68,7 @@ class CapturedPunctuator:
         return self._schedule.cancelled or self._schedule.order != self._order
 
     def cancel(self) -> None:
-        """Cancel it, or what took its place."""
+        """Cancel the schedule, or its replacement."""
         self._schedule.cancel()
 
 
@@ -252,7 +252,7 @@ class MockProcessorContext:
         return [each.record for each in self.forwarded if to is None or each.to in (None, to)]
 
     def values(self) -> list[Any]:
-        """Return the values of what was forwarded."""
+        """Return the values of the forwarded records."""
         return [each.record.value for each in self.forwarded]
 
 

@@ -48,7 +48,7 @@ _HINT = (
 _log = logging.getLogger("penstock.testing")
 
 
-class Processes:
+class TaskProcesses:
     """One process at a time, on one host at a time.
 
     `packed` is the application as bytes, and `directory` has the hosts' directories. `ships`: each process has a copy
@@ -67,7 +67,7 @@ class Processes:
         self._directory = directory
         self._ships = ships
         self._host = 0
-        self._process: Process | None = None
+        self._process: TaskProcess | None = None
         self._global_metrics: dict[str, NodeMetrics] = {}
         # A line is logged once a minute for all processes: each has one task that is open, often for one record.
         self._repeats = Repeats(clock.now_ms)
@@ -83,10 +83,10 @@ class Processes:
             self.misuse.elsewhere = []
             raise TopologyError(said[0])
 
-    def running(self, *, looking: bool = False) -> Process:
-        """Return the process that runs tasks: the next one where there is none, or where the driver itself looked in.
+    def running(self, *, looking: bool = False) -> TaskProcess:
+        """Return the process that runs tasks: the next one if there is none, or if the driver itself used it.
 
-        `looking`: the one that looks in, which has the classes of the test.
+        `looking`: the user of the process, who has the test's classes.
         """
         self.misuse.thread = get_ident()
         ships = self._ships and not looking
@@ -98,11 +98,11 @@ class Processes:
                 self._application if copy is None else copy.application, self.misuse
             )
             resources = _Resources(self._clock, self._host_directory, self._repeats)
-            self._process = Process(application, self._log, resources, copy)
+            self._process = TaskProcess(application, self._log, resources, copy)
         return self._process
 
     def end(self) -> None:
-        """End the process, if one runs: what is committed stays."""
+        """End the process, if one runs; committed data stays."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -150,13 +150,13 @@ class Processes:
 
 def _added(*counts: Mapping[str, NodeMetrics]) -> dict[str, NodeMetrics]:
     added: dict[str, NodeMetrics] = {}
-    for each in counts:
-        for name, counted in each.items():
+    for count in counts:
+        for name, counted in count.items():
             added.setdefault(name, NodeMetrics()).add(counted)
     return added
 
 
-class Process:
+class TaskProcess:
     """Runs tasks with `resources`. `copy`: the shipped copy that `application` is, if it is one."""
 
     def __init__(
@@ -194,7 +194,7 @@ class Process:
         return self.resources.globals_of(self.application).metrics()
 
     def changes(self) -> list[str]:
-        """Return what the program changed in its shipped copy outside stores."""
+        """Return the program's changes in its shipped copy outside stores."""
         return [] if self._copy is None else self._copy.changes()
 
     def let(self, change: Callable[[Sequence[Any]], object]) -> None:
@@ -207,7 +207,7 @@ class Process:
         return {} if self._copy is None else self._copy.values()
 
     def close(self) -> None:
-        """Close every task, and what they share."""
+        """Close every task, and their shared resources."""
         with self.in_place():
             for worker in self._workers.values():
                 worker.close()
@@ -215,7 +215,7 @@ class Process:
 
 
 class _Resources(ProcessResources):
-    """Those of a host of the test driver: its directory is not where the settings say, and no time passes."""
+    """The ProcessResources of a host of the test driver, with its own directory, and without real waiting."""
 
     def __init__(self, clock: Clock, host: Path, repeats: Repeats) -> None:
         super().__init__(World(clock=clock, sleep=lambda seconds: None))
@@ -247,7 +247,7 @@ class ShippedCopy:
         self._before = self._state()
 
     def changes(self) -> list[str]:
-        """Return for each value of functions and classes that is not as it arrived a sentence that names it."""
+        """Return a sentence for each changed value of the shipped functions and classes."""
         now = self._state()
         return [
             f"{where}: {name!r} was changed while tasks ran"
@@ -351,7 +351,7 @@ class Misuse:
 
 
 class FindsMisuse:
-    """A `processor_wrapper` that adds to `found` what it finds.
+    """A `processor_wrapper` that adds found mistakes to `found`.
 
     `inner` is the wrapper of the application itself. Operators are left alone: what the functions of the DSL's verbs
     get is theirs.
@@ -446,7 +446,7 @@ class _Reads:
             self._values.setdefault(store, []).append((before, value))
 
     def forget(self, store: str) -> None:
-        """Forget what a store returned: something was written to it, and perhaps that."""
+        """Forget a store's results: a write may have changed them."""
         self._values.pop(store, None)
 
     def end(self) -> None:
@@ -455,7 +455,7 @@ class _Reads:
                 f"node {self._node!r} changes a value that store {store!r} returned, and does not put it: the store "
                 "keeps what it had. Put the changed value, or change a copy"
             )
-            if said not in self._found.not_put and not all(_are_equal(*each) for each in values):
+            if said not in self._found.not_put and not all(_are_equal(*value) for value in values):
                 self._found.not_put.append(said)
                 _log.warning("%s", said)
         self._values.clear()

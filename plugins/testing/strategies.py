@@ -24,7 +24,7 @@ are in the same, and become the same text where a program joins a key to a numbe
 _ODD_KEYS = ("", "A", "f:1", "f 1", "é")
 """Keys that some programs take for others: for none, for one in small letters, for a key with a part behind it."""
 _ODD_VALUES = (-1, 2**53 + 1)
-"""The second one is no float."""
+"""Values that few programs expect; the second one is no float."""
 _HEADERS = st.sampled_from(
     [(("h", b"1"),), (("h", b"1"), ("h", b"")), (("h", None),), (("trace", b"\x00\xff"), ("h", b"2"))]
 )
@@ -33,7 +33,7 @@ _ROUND_MS = (1_000, 10_000, 60_000)
 _BESIDE = (0, 0, -1, 1)
 """How many ms a record is after an edge of `around`."""
 _OF_MANY = 16
-"""One record of so many is of each rare kind, and one goes on in each rare way."""
+"""One record of so many is of each rare kind, and one continues in each rare way."""
 
 
 def records(

@@ -240,7 +240,7 @@ def serialized(
     A record without a timestamp gets `now_ms`. Raises ConfigError or SerdeError for a record that cannot be one.
     """
     where, what = f"topic {topic!r}", f"source {source.name!r}"
-    given = [_checked(where, each) for each in records]
+    given = [_checked(where, record) for record in records]
     if partition is not None and (type(partition) is not int or not 0 <= partition < partitions):
         raise ConfigError(f"{where}: partition {partition!r}: expected 0 to {partitions - 1}, or None for the key's")
     key_serde, value_serde = serdes_of_topic(source.key_serde, source.value_serde, settings, what, topic)
@@ -257,7 +257,7 @@ def serialized(
 
 
 def check_partitions(partitions: object, known: Sequence[str] | None) -> None:
-    """Refuse what is no number of partitions, nor numbers by topic. `known`: the program's topics, if all are named."""
+    """Check a number of partitions, or numbers by topic. `known`: the program's topics, if all are named."""
     if isinstance(partitions, Mapping):
         for topic in partitions:
             if known is not None and topic not in known:
@@ -269,7 +269,7 @@ def check_partitions(partitions: object, known: Sequence[str] | None) -> None:
 
 
 def check_time(what: str, time: object) -> None:
-    """Refuse what is no time in milliseconds. Raises ConfigError."""
+    """Check a time in milliseconds. Raises ConfigError."""
     if not is_timestamp(time):
         hint = "; write int(WHEN.timestamp() * 1000)" if isinstance(time, datetime) else ""
         raise ConfigError(f"{what}: expected an int of milliseconds since the epoch, found {time!r}{hint}")

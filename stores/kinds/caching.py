@@ -41,11 +41,11 @@ class _Notes:
         return (raw,) if located is MISSING else located
 
     def own(self, key: Any) -> Any:
-        """Return a key that stays as it is now."""
+        """Return a key that later changes of the caller's object do not affect."""
         return key if type(key) in IMMUTABLE else own_copy(key)
 
     def frozen(self, key: Any, value: Any) -> Any:
-        """Return a value that stays as it is now."""
+        """Return a value that later changes of the caller's object do not affect."""
         if value is None or self._can_wait(value):
             return value
         checked = self._values.checked(value)

@@ -43,7 +43,7 @@ class ExpiryIndex(BytesStore):
     Nothing is hidden here: the store above compares each expiry with its clock. Entries are looked at a little after
     they expire, at multiples of an eighth of the store's TTL or less, so that an entry that is put again and again
     rarely changes its row. With each commit, entries are freed up to twice as many as were put: the work is in
-    proportion to what expires, and comes in portions.
+    proportion to expired entries, in portions.
     """
 
     def __init__(self, below: BytesStore, ttl_ms: int | None, context: StoreContext) -> None:
@@ -220,7 +220,7 @@ class ExpiringStore(PlainStore, ExpiringKeyValueStore[Any, Any]):
         return put
 
     def flush(self) -> None:
-        """Serialize the cache into the BytesStore below, and free what has expired."""
+        """Serialize the cache into the BytesStore below, and free expired entries."""
         self.flush_cache()
         self._expiries.free_expired()
 

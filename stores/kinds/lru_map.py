@@ -99,6 +99,6 @@ def build_lru_map(spec: LruMapSpec, bytes_store: BytesStore, context: StoreConte
 
 
 def _number(data: bytes) -> int:
-    """Return the number of an entry's put; 0 for one that has none."""
+    """Return the sequence number of an entry's put; 0 for an entry without one."""
     packed = next((content for name, content in unwrap(data).headers if name == _HEADER), None)
     return 0 if packed is None else int(_NUMBER.unpack(packed)[0])

@@ -32,7 +32,7 @@ class TypedStore(KeyValueStore[Any, Any]):
     _below: BytesStore
 
     def flush_cache(self) -> None:
-        """Write to the BytesStore below what is kept as objects only."""
+        """Write pending objects to the BytesStore below."""
 
     def range(self, start: Any = None, end: Any = None) -> Entries[Any, Any]:
         """Iterate over start <= key <= end in the order of the serialized keys."""
@@ -313,7 +313,7 @@ class PlainStore(TypedStore):
                 self.clean.pop(key, None)
 
     def _keep(self, key: Any, value: Any) -> None:
-        """Keep an entry as it is in the BytesStore below."""
+        """Cache an entry that is unchanged in the BytesStore below."""
         if keep(self.clean, key, value):
             self.is_complete = False
 

@@ -1,4 +1,4 @@
-"""RetainedStore: what window and session stores share: rows in buckets of time, which expire."""
+"""RetainedStore: the base of window and session stores, with rows in buckets of time that expire."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class RetainedStore(StateStore):
 
     @abstractmethod
     def _flush_objects(self) -> None:
-        """Write what is kept as objects and not written yet; of what has expired, at most deletions."""
+        """Write changed objects; for expired ones at most deletions."""
 
     @abstractmethod
     def _drop_objects(self) -> None:
-        """Drop what is kept as objects."""
+        """Drop cached objects."""
 
     def approximate_count(self) -> int:
         """Return about how many rows there are; expired ones count until they are freed."""
@@ -58,7 +58,7 @@ class RetainedStore(StateStore):
         return self._below.approximate_count() - self.retention.rows()
 
     def flush(self) -> None:
-        """Serialize what is kept as objects, and free what has expired."""
+        """Serialize cached objects, and free expired rows."""
         self._flush_objects()
         self.retention.flush(self._written)
         self._written = 0
@@ -84,7 +84,7 @@ class RetainedStore(StateStore):
         return self._buckets.of_keys(low, high, *self._kept(first, last), reverse=reverse)
 
     def _rows_from(self, row: bytes) -> Iterator[tuple[bytes, Any, int, bytes]]:
-        """Yield the rows from `row` on that have not expired: each with its key, its first time, and the rest."""
+        """Yield the unexpired rows from `row` on: each with its key, its first time, and the rest of the row's key."""
         self.retention.load()
         self._flush_objects()
         for row_key, _ in self._below.range(max(row, b"\x00")):  # the empty key has the store's own numbers

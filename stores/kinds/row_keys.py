@@ -45,12 +45,12 @@ _HAVE_OWN_ROW = frozenset({"window", "session", "versioned", "list"})
 
 
 def row_keys_of(spec: StoreSpec, kind: str) -> RowKeys | None:
-    """Return where the rows of a store of a kind have their keys; None for a kind whose package does not say."""
+    """Return the position of keys in a kind's rows; None for a kind whose package does not declare it."""
     return RowKeys(key_in_row(kind), _key_serde, merged_numbers) if kind in _KEYS else spec.row_keys
 
 
 def key_in_row(kind: str) -> Callable[[bytes], bytes | None]:
-    """Return what takes the key of an entry from the key of a row of one of our kinds; None for the store's own row."""
+    """Return a function from the key of a row of one of our kinds to its entry's key; None for the store's own row."""
     return partial(_unless_own, _KEYS[kind]) if kind in _HAVE_OWN_ROW else _KEYS[kind]
 
 
@@ -68,10 +68,10 @@ def time_in_row(kind: str, row: bytes) -> int:
 
 
 def merged_numbers(first: bytes, second: bytes, *, keeps_rows: bool = False) -> bytes:
-    """Return the row of numbers of a store that has the entries of two others: of each number the higher one.
+    """Return the merged row of numbers for a store with the entries of two others: the higher one of each number.
 
-    They are the newest time, the time up to which everything has expired, and the last number given to an entry.
-    `keeps_rows`: what has expired in one of the two stays.
+    The numbers are the newest time, the time up to which everything has expired, and the last number given to an entry.
+    `keeps_rows`: rows that have expired in only one of the two stay.
     """
     form = Struct(f">{(len(first) - len(PLAIN)) // 8}q")
     one, other = (form.unpack_from(each, len(PLAIN)) for each in (first, second))

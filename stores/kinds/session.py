@@ -23,7 +23,7 @@ SessionRow = tuple[int, int, Any]
 """End, start and value of a session."""
 
 MOST_OF_A_KEY = 16
-"""Of a key with more sessions, the latest half of so many are kept as objects."""
+"""Maximum number of cached sessions of a key; above it, the latest half are kept."""
 
 
 class KnownSessions:
@@ -77,8 +77,8 @@ class KnownSessions:
     def take_changes(self, kept_after: int) -> tuple[list[SessionRow], list[SessionRow]]:
         """Return the rows to remove from the store below, and the rows to add: then it has these sessions.
 
-        A session with another value is in both. Sessions that end at `kept_after` or earlier are forgotten first:
-        they are freed as all that has expired.
+        A session with another value is in both. Sessions that end at `kept_after` or earlier are dropped first: the
+        store frees all expired rows elsewhere.
         """
         rows, stored = self._joined(), self._stored
         if rows and rows[0][0] <= kept_after:
@@ -118,7 +118,7 @@ class KnownSessions:
 
 
 def _place(rows: list[SessionRow], start: int, end: int) -> tuple[int, bool]:
-    """Return where a session is or would be, and whether it is there."""
+    """Return the index of a session in the list, or where to insert it, and whether it is there."""
     at = bisect_left(rows, (end, start))
     return at, at < len(rows) and rows[at][:2] == (end, start)
 
@@ -372,7 +372,7 @@ class BucketSessionStore(RetainedStore, SessionStore[Any, Any]):
     # ------------------------------------------------------------------ the commit
 
     def unflushed(self) -> int:
-        """Return how many keys have sessions that wait to be serialized."""
+        """Return the number of keys with sessions that are not serialized yet."""
         return len(self._changed)
 
     def _flush_objects(self) -> None:

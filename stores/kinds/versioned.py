@@ -48,16 +48,16 @@ _FREED_ROWS = 4_096
 """How many rows a commit frees, or adds to an index that is built, at least; a larger one twice as many as it puts."""
 
 
-class History:
+class ExpiredVersions:
     """The keys with versions to free, by the time when they can be freed.
 
     A version is gone when the next newer one of its key is at least as old as the bound, and a deletion when it is that
-    old itself. So a version that has an older one, or is a deletion, is in the index, under the end of the bucket
-    of time that it is in: a key that is often put has one row for each bucket, and its versions may be kept for as much
+    old itself. So a version that has an older one, or is a deletion, is in the index, under the end of the bucket of
+    time that it is in: a key that is often put has one row for each bucket, and its versions may be kept for as much
     longer. When the bound is past that time, the key's rows are looked through from the oldest one on.
 
-    Rows are freed on this host only: what is gone is hidden by the rows that stay, and a changelog topic is compacted.
-    A key's rows are freed in the order of time, so an older version never reappears.
+    Rows are freed on this host only: the remaining rows hide gone versions, and a changelog topic is compacted. A key's
+    rows are freed in the order of time, so an older version never reappears.
     """
 
     def __init__(self, below: BytesStore, index: BytesStore, history_ms: int) -> None:
@@ -78,7 +78,7 @@ class History:
             self._times.put(due, key)
 
     def flush(self, bound: int) -> None:
-        """Free some of what is gone at `bound`; build a part of the index if it is not complete."""
+        """Free some versions that are gone at `bound`; build a part of the index if it is incomplete."""
         limit = max(_FREED_ROWS, 2 * self._notes)
         if not self._build.is_complete:
             self._build.step(self._below, self._add, limit)
@@ -98,7 +98,7 @@ class History:
         self._forget()
 
     def discard(self) -> None:
-        """Drop what was recorded since the last commit, which failed."""
+        """Drop notes since the last commit, which failed."""
         self._forget()
         self._last_key = None
 
@@ -137,9 +137,9 @@ _NONE = VersionedRecord(None, -1)
 class VersionedStore(VersionedKeyValueStore[Any, Any]):
     """A VersionedKeyValueStore.
 
-    What is gone follows from the rows and the row b"" alone, never from what was freed: a version is gone once a newer
-    one is at least as old as the bound. The bound never goes back, so a program with a longer history does not see the
-    part of it that is still there by chance.
+    Which versions are gone follows from the rows and the row b"" alone, never from freed rows: a version is gone once a
+    newer one is at least as old as the bound. The bound never goes back, so a program with a longer history does not
+    see the part of it that is still there by chance.
 
     `_latest` has the latest version of some keys, with a value of None where that is a deletion: only versions whose
     values callers cannot change (see `ValueForm`).
@@ -153,7 +153,7 @@ class VersionedStore(VersionedKeyValueStore[Any, Any]):
         history_ms: int,
         grace_ms: int,
         late: LateDrops,
-        history: History,
+        history: ExpiredVersions,
     ) -> None:
         self.name = below.name
         self._below = below
@@ -432,7 +432,7 @@ def build_versioned_store(spec: VersionedStoreSpec, bytes_store: BytesStore, con
         spec.history_retention_ms,
         spec.grace_ms,
         LateDrops(spec.name, context),
-        History(bytes_store, context.index, spec.history_retention_ms),
+        ExpiredVersions(bytes_store, context.index, spec.history_retention_ms),
     )
 
 

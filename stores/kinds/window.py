@@ -35,9 +35,9 @@ from .retained import TIME, RetainedRows, RetainedStore
 
 
 class WindowKeys(KeyForm):
-    """The form of the keys in one window: `user` is that of the user's keys, `around` what is before and behind them.
+    """The form of the keys in one window.
 
-    For `around` see `BucketKeys.around`.
+    `user`: the form of the user's keys. `around`: the bytes before and behind them; see `BucketKeys.around`.
     """
 
     def __init__(self, user: KeyForm, around: tuple[bytes, bytes]) -> None:
@@ -75,7 +75,7 @@ class OpenWindow(PlainStore):
         self._user = keys.user
 
     def read(self, key: Any) -> Any:
-        """Return the value of an entry that is not kept as an object, though its key is of the types that may be."""
+        """Return the value of an entry whose key may be cached and is not."""
         if self.is_complete:
             _, which = self._user.locate(key)
             if which is not MISSING:
@@ -88,7 +88,7 @@ class OpenWindow(PlainStore):
         self.pending = {key: None for key, value in self.pending.items() if value is None}
 
     def _compile(self) -> None:
-        """Leave it: there may be many windows, and what is kept as an object is looked up without these methods."""
+        """Compile nothing: there may be many windows, and cached objects are looked up without these methods."""
 
 
 _MOST_READ = 1_024
@@ -111,7 +111,7 @@ class RecentKeys:
         self._added = 0
 
     def at(self, key: Any, time: int) -> tuple[Any, LatestRows | None]:
-        """Return the key under which rows are kept, and the rows if they are known at `time`."""
+        """Return the cache's key for a user's key, and the key's rows if they are known at `time`."""
         if not self.known:
             return MISSING, None
         _, which = self._keys.locate(key)
@@ -331,7 +331,7 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
     # ------------------------------------------------------------------ the commit
 
     def unflushed(self) -> int:
-        """Return how many rows wait to be serialized, without rows of keys that are fetched over several windows."""
+        """Return the number of rows that are not serialized yet, without rows of keys fetched over several windows."""
         return sum(window.unflushed() for window in self._changed)
 
     def _flush_objects(self) -> None:
@@ -410,7 +410,7 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         return window.read(key)
 
     def _window(self, start: int) -> OpenWindow:
-        """Return a window, to read or put an entry that may not be kept as an object yet."""
+        """Return a window, to read or put an entry that is not cached yet."""
         self._count_miss()
         window = self._open.get(start)
         if window is None:
@@ -420,7 +420,7 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         return window
 
     def _count_miss(self) -> None:
-        """Count an entry that may be kept as an object from now on; close the oldest windows if that is too much."""
+        """Count an entry that will be cached; close the oldest windows if there are too many."""
         self._misses += 1
         if self._misses <= plain.CACHED_ENTRIES // 4 and len(self._open) <= _OPEN_WINDOWS:
             return
@@ -453,7 +453,7 @@ class BucketWindowStore(RetainedStore, WindowStore[Any, Any]):
         return Scan((start, value) for _, start, value in self._decoded(rows))
 
     def _kept_entries(self, raw: bytes, key: Any, first: int, last: int) -> Iterable[tuple[int, Any]] | None:
-        """Return the entries of a key that are kept as objects; None if not all of this range are."""
+        """Return the cached entries of a key; None if the range is not cached as a whole."""
         if last < first:
             return ()
         rows = self._recent.reach(raw, key, first, last, self.retention.newest, self._open)

@@ -131,7 +131,7 @@ class TrustMark:
         self._write(_CLEAN)
 
     def set_not_synced(self) -> None:
-        """Record that the disk has refused a part of the files: what a process reads from now on may be older."""
+        """Record that the disk refused a write: later reads may return an older state."""
         try:
             self._write(_NOT_SYNCED)
         except OSError:

@@ -2,7 +2,7 @@
 
 A row of a window or session store has the key: number of the bucket (8 bytes), the user's key (escaped, so that order
 and prefixes are those of the keys), the times (8 bytes each), and where a store retains duplicates a number (4 bytes).
-What expires together is in the same buckets, which come first: one range of bytes. The empty key has the store's own
+Rows that expire together are in the same buckets at the front: one range of bytes. The empty key has the store's own
 numbers.
 """
 

@@ -10,7 +10,7 @@ END = b"\x00\x00"
 def escaped(key: bytes) -> bytes:
     r"""Return `key` such that other bytes may follow it: each 00 as 00 ff, and 00 00 at the end.
 
-    Rows that are compared as bytes are then in the order of their keys first, and of what follows second.
+    Rows compared as bytes are then ordered by key, and rows of one key by the following bytes.
 
     >>> escaped(b"a"), escaped(b"")
     (b'a\x00\x00', b'\x00\x00')

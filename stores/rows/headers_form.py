@@ -74,7 +74,7 @@ def _wrapped(content: bytes, value: Any) -> bytes:
 
 
 def _are_headers(headers: Any) -> bool:
-    """Return whether these are headers that can be kept: in immutable types alone."""
+    """Return whether these headers can be cached: whether all their parts are of immutable types."""
     return type(headers) is tuple and all(
         type(header) is tuple and len(header) == 2 and _is_name(header[0]) and type(header[1]) in _CONTENT_TYPES
         for header in headers

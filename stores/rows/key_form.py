@@ -11,7 +11,7 @@ MISSING: Any = object()
 """No key, or no entry, where None could be one."""
 
 LONGEST_KEPT = 256
-"""Longer texts and bytes (as keys in bytes, as values) are not kept as objects."""
+"""Maximum length of cached texts and bytes (keys in bytes, values likewise)."""
 
 _KEY_TYPES = frozenset({str, bytes, int})
 
@@ -30,7 +30,7 @@ class KeyForm:
         self.types = _KEY_TYPES & (serde.immutable_types | serde.checked_types)
 
     def locate(self, key: Any) -> tuple[bytes, Any]:
-        """Return the bytes of `key`, and the key under which its entry may be kept (MISSING: not at all)."""
+        """Return the bytes of `key`, and the cache's key for its entry (MISSING: it cannot be cached)."""
         raw = self.to_bytes(key)
         if not self.types or len(raw) > LONGEST_KEPT:
             return raw, MISSING

@@ -1,4 +1,4 @@
-"""Retention: which times of a store have expired, how their rows are freed, and what is dropped as late."""
+"""Retention: which times of a store have expired, how their rows are freed, and which records are dropped as late."""
 
 from __future__ import annotations
 
@@ -62,13 +62,14 @@ class Retention:
         return self.number
 
     def rows(self) -> int:
-        """Return how many rows of the store below are not entries."""
+        """Return the number of rows below that are no entries."""
         return 0 if self._below.get(_META) is None else 1
 
     def flush(self, changes: int) -> None:
         """Write the numbers, and free what has expired; the commit has about so many `changes`.
 
-        It frees more than it writes, so expired entries do not pile up, and no more, because the next record waits.
+        It frees somewhat more rows than it writes, so that expired entries do not pile up; the next record waits for
+        that.
         """
         if self._has_changed:
             self._below.put(_META, PLAIN + _NUMBERS.pack(self.newest, self.kept_after, self.number))
@@ -85,14 +86,14 @@ class Retention:
 
 
 class LateDrops:
-    """Counts what one store drops because it has expired already."""
+    """Counts the records that one store drops because they have expired already."""
 
     def __init__(self, store: str, context: StoreContext) -> None:
         self._store = store
         self._context = context
 
     def count(self, time_ms: int, kept_after_ms: int) -> None:
-        """Count one entry at `time_ms`, where the store keeps what is later than `kept_after_ms`."""
+        """Count a dropped entry at `time_ms`; the store keeps times later than `kept_after_ms`."""
         self._context.dropped(REASON)
         self._context.repeats.log(
             _log, logging.WARNING, (REASON, self._context.application_id, self._store),

@@ -1,4 +1,4 @@
-"""Scan: what a store returns to be iterated over."""
+"""Scan: the iterator that a store's range methods return."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _SHORT, _ASCII, _INT64 = range(3)
 
 
 class Encoded:
-    """The envelope of a value that its caller may change: such a value is not kept as an object."""
+    """The envelope of a mutable value, which is not cached as an object."""
 
     __slots__ = ("data",)
 
@@ -72,11 +72,11 @@ class ValueForm:
         return lambda value: type(value) in free_types or fits(value)
 
     def fit(self) -> Fit | None:
-        """Return what `compile_test` tests, for compiled code; None where that cannot test it."""
+        """Return the arguments of `compile_test` for compiled code; None if compiled code cannot test values."""
         return self.free_types, self._mode(), self._late_sized_types, LONGEST_KEPT, None
 
     def reading(self, below: BytesStore, key_bytes: Callable[[Any], bytes], most: int) -> tuple[Any, ...] | None:
-        """Return how compiled code reads entries and keeps up to `most` of them; None where it cannot."""
+        """Return the form in which compiled code reads and caches up to `most` entries; None if it cannot."""
         kept = self._plain_types, self._sized_types, self._mode()
         return below, key_bytes, self._deserialize, *kept, None, LONGEST_KEPT, most
 
@@ -85,18 +85,18 @@ class ValueForm:
         return _INT64 if kind is IntSerde else _ASCII if kind is StrSerde else _SHORT
 
     def can_wait(self, value: Any) -> bool:
-        """Return whether a checked value may be kept as an object, and be serialized at the commit."""
+        """Return whether a checked value may be cached, and be serialized at the commit."""
         content = self._content(value)
         return type(content) in self.free_types or self.fits(content)
 
     def can_keep(self, value: Any) -> bool:
-        """Return whether a value may be kept as an object for reading."""
+        """Return whether a value may be cached for reading."""
         content = self._content(value)
         kind = type(content)
         return kind in self._plain_types or (kind in self._sized_types and len(content) <= LONGEST_KEPT)
 
     def checked(self, value: Any) -> Any:
-        """Return `value`, or None where it means a deletion. Raises StoreError for what a program must not put."""
+        """Return `value`, or None if it means a deletion. Raises StoreError for a value that no store takes."""
         return value
 
     def to_bytes(self, key: object, value: Any) -> bytes:

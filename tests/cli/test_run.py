@@ -24,7 +24,7 @@ from penstock.plugins.engine.host.log_lines import forward
 from penstock.plugins.engine.run.progress import RunSummary
 from penstock.plugins.operate.cli.log_lines import log_lines
 from penstock.plugins.operate.cli.options import open_log
-from penstock.plugins.operate.cli.output import Meter
+from penstock.plugins.operate.cli.output import ProgressMeter
 from penstock.record import TopicPartition
 from penstock.settings.settings import Settings
 
@@ -256,7 +256,7 @@ def test_sigterm_stops_a_run_under_spark_submit(shout: Console) -> None:
 
 def test_progress_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock(1_000)
-    with Meter("running x", clock=clock) as meter:
+    with ProgressMeter("running x", clock=clock) as meter:
         meter.update(10, done=10, total=40, lag=30)
         assert capsys.readouterr().err == ""
         clock.advance("5s")
@@ -276,7 +276,7 @@ def test_progress_is_a_plain_line_now_and_then(capsys: pytest.CaptureFixture[str
 
 def test_a_long_run_shows_its_progress_once_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock(1_000)
-    with Meter("running x", clock=clock) as meter:
+    with ProgressMeter("running x", clock=clock) as meter:
         for second in range(600):
             clock.advance("1s")
             meter.update(second)
@@ -285,7 +285,7 @@ def test_a_long_run_shows_its_progress_once_a_minute(capsys: pytest.CaptureFixtu
 
 def test_no_progress_when_quiet(capsys: pytest.CaptureFixture[str]) -> None:
     clock = ManualClock()
-    with Meter("running x", quiet=True, clock=clock) as meter:
+    with ProgressMeter("running x", quiet=True, clock=clock) as meter:
         clock.advance("1h")
         meter.update(40)
     assert capsys.readouterr().err == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock import Application, Processor, Record, Topology, key_value_store, run
-from penstock.plugins.engine.task.local_state.global_copy import Copies
+from penstock.plugins.engine.task.local_state.global_copy import GlobalDirectory
 
 from ..spark import apps
 from ..spark.surroundings import Surroundings
@@ -40,6 +40,6 @@ def test_a_global_store_can_be_opened_by_every_process(backend: str, kept: str, 
     topology.add_global_store(key_value_store("products"), "products", "products", "keep", Keep)
     application = Application("shop", topology, data_dir=str(tmp_path), store_backend=backend)
     (spec,) = application.program.global_stores
-    copies = Copies(application, spec, tmp_path / "copies")
+    copies = GlobalDirectory(application, spec, tmp_path / "copies")
     copies.close()
     assert [each.name for each in (tmp_path / "copies").iterdir() if each.is_dir()] == [kept]

@@ -24,7 +24,7 @@ from penstock.serde import StrSerde
 from penstock.support.own_copy import IMMUTABLE
 from penstock.task import input_queue, loop
 from penstock.task.failures import RECORD_ERRORS
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 
 from .compiled_parts import (
     TIMES,
@@ -103,7 +103,7 @@ def test_what_is_set_on_a_compiled_function_is_set_on_the_python_function() -> N
     def slow(record: Any) -> None:
         """Nothing."""
 
-    function = records.noting(slow, slow, Progress(0))
+    function = records.noting(slow, slow, TaskProgress(0))
     function.__qualname__ = "store 's': put"
     function.note = 1
     assert slow.__qualname__ == function.__qualname__ == "store 's': put" and vars(slow) == {"note": 1}
@@ -203,7 +203,7 @@ def test_the_loop_over_records(
     items: list[tuple[Any, str]], stream_time: Any, partition_time: Any, due: Any, attention: bool, kind: Any
 ) -> None:
     def tried(run_records: Callable[..., Any]) -> Any:
-        progress, queue = Progress(0), Queue(partition_time)
+        progress, queue = TaskProgress(0), Queue(partition_time)
         seen: list[Any] = []
         progress.stream_time, progress.needs_attention = stream_time, attention
         remaining = kind([record for record, _ in items])
@@ -235,12 +235,12 @@ def test_the_loop_over_records(
 def test_the_loop_takes_what_the_python_loop_takes() -> None:
     run_records = loop._run_records
     assert run_records is not loop.run_records
-    tried: list[list[Any]] = [[], [1], [iter([]), print, Progress(0), Queue(1)], [iter([])] * 6]
+    tried: list[list[Any]] = [[], [1], [iter([]), print, TaskProgress(0), Queue(1)], [iter([])] * 6]
     for args in tried:
         assert outcome(run_records, *args) == outcome(loop.run_records, *args)
-    options: dict[str, Any] = {"run": print, "progress": Progress(0), "queue": Queue(1), "stream_due": 1}
+    options: dict[str, Any] = {"run": print, "progress": TaskProgress(0), "queue": Queue(1), "stream_due": 1}
     assert run_records(iter([]), **options) is None and run_records(remaining=iter([]), **options) is None
-    assert outcome(run_records, 5, print, Progress(0), Queue(1), 1) == (
+    assert outcome(run_records, 5, print, TaskProgress(0), Queue(1), 1) == (
         "raised",
         TypeError,
         "'int' object is not iterable",
@@ -401,7 +401,7 @@ def test_a_transformer(record: Any, first: Any, second: Any, extra: list[Any]) -
 @given(forwarded, st.sampled_from([None, *ERRORS]), st.booleans())
 def test_a_node_that_notes_its_record(record: Any, error: Any, inner: bool) -> None:
     def tried(fast: bool) -> Any:
-        progress = Progress(0)
+        progress = TaskProgress(0)
         seen: list[Any] = []
 
         def process(record: Any) -> Any:
@@ -452,7 +452,7 @@ def test_a_node_that_notes_its_record(record: Any, error: Any, inner: bool) -> N
         lambda: records.put(print, {}, {}, frozenset(), (frozenset(), 0, frozenset(), 256, None, 1)),
         lambda: records.fetch(print, {}, None),
         lambda: records.put_window(print, {}, [], None, frozenset(), ()),
-        lambda: type(records.noting(print, print, Progress(0)))(),
+        lambda: type(records.noting(print, print, TaskProgress(0)))(),
     ],
 )
 def test_wrong_parts_raise(make: Callable[[], Any]) -> None:

@@ -20,7 +20,7 @@ from penstock.support.own_copy import IMMUTABLE
 from penstock.task.failures import RECORD_ERRORS
 from penstock.task.input_queue import InputQueue
 from penstock.task.loop import run_records
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 
 from .compiled_parts import OfUnhashable, in_python, needs_compiled
 from .tasks import Pass, batch, one_node, open_task
@@ -51,7 +51,7 @@ def _queue() -> Any:
 
 
 def _loops(run: Any, items: list[Any]) -> Callable[[], Any]:
-    loop, progress, queue = records.run_records(run_records, chain), Progress(0), _queue()
+    loop, progress, queue = records.run_records(run_records, chain), TaskProgress(0), _queue()
     return lambda: loop(iter(items), run, progress, queue, 2**62)
 
 
@@ -111,7 +111,7 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "attributes": lambda: lambda: (Record.with_key.__doc__, Record.with_key.__name__, repr(Record.with_key)),
     "no attribute": lambda: lambda: Record.with_key.nothing,  # type: ignore[attr-defined]
     "reduce": lambda: lambda: Record.with_key.__reduce__(),
-    "weak": lambda: lambda: weakref.ref(records.noting(_nothing, _nothing, Progress(0))),
+    "weak": lambda: lambda: weakref.ref(records.noting(_nothing, _nothing, TaskProgress(0))),
     "texts": lambda: lambda: records.texts([b"text" * 9, None, b"text", bytearray(b"text" * 9)]),
     "texts, wrong": lambda: lambda: records.texts([b"text" * 9, None, b"\xff"]),
     "texts, nothing": lambda: lambda: records.texts([b"text" * 9, 1]),
@@ -134,8 +134,8 @@ CALLS: dict[str, Callable[[], Callable[[], Any]]] = {
     "transformer, below": lambda: (
         lambda: records.transformer(_nothing, lambda key, value: key, _raises, Record)(RECORD)
     ),
-    "noting": lambda: lambda: records.noting(_nothing, _nothing, Progress(0))(RECORD),
-    "noting, raises": lambda: lambda: records.noting(_nothing, _raises, Progress(0))(RECORD),
+    "noting": lambda: lambda: records.noting(_nothing, _nothing, TaskProgress(0))(RECORD),
+    "noting, raises": lambda: lambda: records.noting(_nothing, _raises, TaskProgress(0))(RECORD),
     "write": lambda: _sink(str.encode, str.encode),
     "write, columns": lambda: _sink(str.encode, str.encode, headers=[], partitions=[]),
     "write, slow": lambda: _sink(str.encode, str.encode, RECORD.with_timestamp(-1)),
@@ -263,7 +263,7 @@ def test_functions_that_are_called_while_their_cycle_is_taken_apart() -> None:
     class CallsAtTheEnd:
         def __init__(self) -> None:
             self.forward = records.forward(_nothing, self.run, _nothing, "c", RECORD_ERRORS, None)
-            self.note = records.noting(_nothing, self.run, Progress(0))
+            self.note = records.noting(_nothing, self.run, TaskProgress(0))
             self.get = records.get(lambda key: (self, key), {"a": self}, {}, frozenset({str}), None)
 
         def run(self, record: Any) -> None:

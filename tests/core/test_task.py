@@ -20,7 +20,7 @@ from penstock.program.extractors import (
 )
 from penstock.record import TopicPartition
 from penstock.serde import StrSerde
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 from penstock.task.task import Task
 
 from .tasks import Calling, Pass, batch, one_node, open_task, values
@@ -738,7 +738,7 @@ def test_a_clock_that_was_set_back_lets_the_task_go_half_as_fast_also_through_re
 
 
 def test_an_hour_by_the_task_is_two_by_a_driver_that_is_behind_until_it_has_caught_up() -> None:
-    progress = Progress(10_000)
+    progress = TaskProgress(10_000)
     progress.move_wall_clock(4_000)
     assert [progress.driver_time_of(at) for at in (9_000, 10_000, 11_000, 16_000, 17_000)] == [
         4_000, 4_000, 6_000, 16_000, 17_000,

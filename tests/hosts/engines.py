@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from penstock.plugins.engine.host.slot_engine import Cargo, Engine, HostInfo
+from penstock.plugins.engine.host.slot_engine import Cargo, HostEngine, HostInfo
 
 
 class UnpicklableError(Exception):
@@ -33,11 +33,11 @@ def compute_alone(seconds: float) -> None:
 class Obedient(Cargo):
     name: str = "a"
 
-    def engine(self, host: HostInfo) -> Engine:
+    def engine(self, host: HostInfo) -> HostEngine:
         return _Engine(self.name, host)
 
 
-class _Engine(Engine):
+class _Engine(HostEngine):
     def __init__(self, name: str, host: HostInfo) -> None:
         self.name = name
         self.host = host

@@ -134,7 +134,7 @@ def test_the_present_process_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> N
     asked: list[int] = []
     real = find_identity
 
-    def counted(parent: int, processes: executor_identity.Processes) -> ExecutorIdentity:
+    def counted(parent: int, processes: executor_identity.MachineProcesses) -> ExecutorIdentity:
         asked.append(parent)
         return real(parent, processes)
 

@@ -20,7 +20,7 @@ import pytest
 from penstock import TopicPartition, run
 from penstock.plugins.engine.host import slot_engine
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
-from penstock.plugins.engine.host.place import Process, started_at
+from penstock.plugins.engine.host.place import ProcessId, started_at
 from penstock.plugins.engine.host.reports import Meter, SlotMessage, SlotPlan
 from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotRequest
 from penstock.plugins.engine.run.slots import Slots
@@ -54,7 +54,7 @@ def server_of(surroundings: Surroundings, port: int = 0, **settings: Any) -> Mac
     """Return the end of a task host; it runs here."""
     application = surroundings.application("app", apps.count(), engine="embedded", **settings)
     cargo = pickle.dumps(MachineServerCargo(application, ServerOptions(Address("127.0.0.1", port))))
-    me = Process(os.getpid(), started_at(os.getpid()), "the test")
+    me = ProcessId(os.getpid(), started_at(os.getpid()), "the test")
     return MachineServer(cargo, application, HostInfo("token", 0, "", "first", Meter(), watched=[me]))
 
 
@@ -121,7 +121,7 @@ def test_the_first_batch_says_where_the_server_is(surroundings: Surroundings) ->
     run(application)
     cargo = pickle.dumps(MachineServerCargo(application, ServerOptions(Address("127.0.0.1", 0))))
     tasks = {f"0_{number}": (TopicPartition("in", number),) for number in range(2)}
-    me = Process(os.getpid(), started_at(os.getpid()), "the test")
+    me = ProcessId(os.getpid(), started_at(os.getpid()), "the test")
     slot = SlotCargo(ApplicationEngine, application, tasks, "", 0, companions=(partial(MachineServer, cargo),))
     engine = slot.engine(HostInfo("token", 0, "", "first", Meter(), watched=[me]))
     try:
@@ -152,7 +152,7 @@ def test_tasks_give_way_and_the_server_keeps_its_priority(
     run(surroundings.application("app", apps.count(), engine="embedded"))
     cargo = pickle.dumps(MachineServerCargo(application, ServerOptions(Address("127.0.0.1", 0))))
     tasks = {"0_0": (TopicPartition("in", 0),)}
-    me = Process(os.getpid(), started_at(os.getpid()), "the test")
+    me = ProcessId(os.getpid(), started_at(os.getpid()), "the test")
 
     def serve() -> tuple[int, int]:
         """Return the priority of this thread, which is a task host's, and of the server."""

@@ -24,15 +24,15 @@ import pytest
 from penstock.errors import ConfigError, PenstockError, RuntimeUnavailableError
 from penstock.plugins.engine.host import client as client_module
 from penstock.plugins.engine.host import place as place_module
-from penstock.plugins.engine.host.client import BOOTSTRAP, Busy, Client, HostSpec, end_hosts, receive, send
-from penstock.plugins.engine.host.place import Life, Place, Process, started_at
+from penstock.plugins.engine.host.client import BOOTSTRAP, Busy, HostClient, HostSpec, end_hosts, receive, send
+from penstock.plugins.engine.host.place import Life, Place, ProcessId, started_at
 from penstock.plugins.engine.task.temporary import remove_abandoned
 from tests.processes import Child
 from tests.waiting import wait_until
 
 from .engines import Obedient
 
-Maker = Callable[..., Client]
+Maker = Callable[..., HostClient]
 
 
 @pytest.fixture
@@ -46,12 +46,14 @@ def short_tmp(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def make(short_tmp: Path) -> Iterator[Maker]:
-    clients: list[Client] = []
+    clients: list[HostClient] = []
 
-    def maker(key: str = "", name: str = "a", watched: Process | None = None, lease_seconds: float = 60.0) -> Client:
+    def maker(
+        key: str = "", name: str = "a", watched: ProcessId | None = None, lease_seconds: float = 60.0
+    ) -> HostClient:
         cargo = pickle.dumps(Obedient(name))
-        me = watched or Process(os.getpid(), started_at(os.getpid()), "the test")
-        made = Client(
+        me = watched or ProcessId(os.getpid(), started_at(os.getpid()), "the test")
+        made = HostClient(
             HostSpec(
                 key or secrets.token_hex(8), 3, hashlib.sha256(cargo).hexdigest(), cargo, "application 'a'", (me,), "",
                 lease_seconds=lease_seconds,
@@ -73,12 +75,12 @@ def make(short_tmp: Path) -> Iterator[Maker]:
     wait_until(is_clean, "nothing is left")
 
 
-def pid(client: Client) -> int:
+def pid(client: HostClient) -> int:
     return int(client.call(("pid",), "first")[0])
 
 
 def wait_for_end(process: int) -> None:
-    wait_until(lambda: not Process(process).is_there() or started_at(process) == "")
+    wait_until(lambda: not ProcessId(process).is_there() or started_at(process) == "")
 
 
 def test_a_host_is_started_once_and_keeps_running(make: Maker) -> None:
@@ -262,7 +264,7 @@ def test_a_host_ends_with_its_lease(make: Maker) -> None:
 
 def test_a_host_ends_with_the_process_it_belongs_to(make: Maker) -> None:
     with Child("-c", "input()") as owner:
-        client = make(watched=Process(owner.pid, started_at(owner.pid), "the executor's JVM"))
+        client = make(watched=ProcessId(owner.pid, started_at(owner.pid), "the executor's JVM"))
         process = pid(client)
         owner.kill()
     wait_for_end(process)
@@ -272,13 +274,13 @@ def test_a_host_ends_with_the_process_it_belongs_to(make: Maker) -> None:
 
 def test_a_host_does_not_take_a_later_process_for_its_owner() -> None:
     reasons: SimpleQueue[str] = SimpleQueue()
-    Life([Process(os.getpid(), "1", "the executor's JVM")], reasons.put)
+    Life([ProcessId(os.getpid(), "1", "the executor's JVM")], reasons.put)
     assert reasons.get(timeout=60) == f"the executor's JVM ({os.getpid()}) has ended"
 
 
 def test_a_host_that_is_never_used_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(place_module, "UNUSED_SECONDS", 0.01)
-    me, reasons = Process(os.getpid(), started_at(os.getpid())), SimpleQueue[str]()
+    me, reasons = ProcessId(os.getpid(), started_at(os.getpid())), SimpleQueue[str]()
     monkeypatch.setattr(place_module, "_LOOK_SECONDS", 0.01)
     was_used = threading.Event()
     used = Life([me], reasons.put, 60.0, has_place=was_used.wait)  # does not look before it was used
@@ -302,7 +304,7 @@ def test_hosts_are_ended_and_waited_for(make: Maker) -> None:
     clients = [make(), make()]
     processes = [pid(each) for each in clients]
     end_hosts([*(each.spec.key for each in clients), "nobody"], "the test says so")
-    assert not any(Process(each).is_there() and started_at(each) for each in processes)
+    assert not any(ProcessId(each).is_there() and started_at(each) for each in processes)
 
 
 def test_hosts_that_cannot_end_are_killed_and_nothing_is_left(
@@ -314,7 +316,7 @@ def test_hosts_that_cannot_end_are_killed_and_nothing_is_left(
     os.kill(process, signal.SIGSTOP)
     os.kill(pid(killed), signal.SIGKILL)
     end_hosts([frozen.spec.key, killed.spec.key, "nobody"], "the test says so")
-    assert not Process(process).is_there() or not started_at(process)
+    assert not ProcessId(process).is_there() or not started_at(process)
     assert list(short_tmp.iterdir()) == []
 
 
@@ -349,7 +351,7 @@ def test_a_host_that_nobody_finds_ends_and_leaves_its_successor_alone(make: Make
 # ---------------------------------------------------------------------- who is kept out
 
 
-def refused(client: Client, match: str) -> None:
+def refused(client: HostClient, match: str) -> None:
     with pytest.raises(RuntimeUnavailableError, match=match):
         client.call(("pid",), "first")
 

@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 
 from penstock.errors import LogError
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, Plan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, PlannedApplication
 from penstock.plugins.engine.run.planning.planner import BatchPlanner
 from penstock.plugins.logs.kafka import failures, transactions
 from penstock.plugins.logs.kafka.clients import Clients
@@ -203,7 +203,9 @@ class Running:
         self.lease = self.log.lease(self.shop.id, "this test", 600_000)
         control = directory / self.shop.id
         ControlFile(control).write(Control())
-        self.planner = BatchPlanner(Plan.of(prepare(self.shop.application, self.log), 1, str(control)), self.log)
+        self.planner = BatchPlanner(
+            PlannedApplication.of(prepare(self.shop.application, self.log), 1, str(control)), self.log
+        )
         self.shop.sell(*[("ann", 2), ("bob", 3)] * 50)
         self.ends = self.log.end_offsets(self.worker.partitions)
 

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from penstock import compiled
 from penstock.plugins.logs.kafka import columns
 from penstock.plugins.logs.kafka.clients import Clients
-from penstock.plugins.logs.kafka.columns import Failure, Taken, cut
+from penstock.plugins.logs.kafka.columns import DeliveryFailure, Taken, cut
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.logs.kafka.producing import Outbox
 from penstock.plugins.logs.kafka.reading import PartitionReader, read_whole
@@ -192,7 +192,7 @@ def test_records_that_are_given_up_are_failures(way: str) -> None:
         outbox._producer.purge()
         outbox.poll(0)
         failure = outbox._failures.first()
-        assert failure == Failure("somewhere", KafkaError(KafkaError._PURGE_QUEUE), 8)
+        assert failure == DeliveryFailure("somewhere", KafkaError(KafkaError._PURGE_QUEUE), 8)
         assert not outbox.knows_refusal()
         outbox._failures.forget()
         assert outbox.failed is None
@@ -210,11 +210,11 @@ def test_a_refused_record_takes_precedence(way: str, broker: KafkaBroker, topic:
             log.create_topic(small, 1, {"max.message.bytes": "100"})
         outbox._producer.queue(one(small, b"x" * 200), 0, 1)
         outbox._flush(30)
-        assert outbox._failures.first() == Failure(small, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), 203)
+        assert outbox._failures.first() == DeliveryFailure(small, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), 203)
         outbox._producer.queue(one("nowhere", partition=None), 0, 1)
         outbox._producer.purge()
         outbox.poll(0)
-        assert outbox._failures.first() == Failure(small, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), 203)
+        assert outbox._failures.first() == DeliveryFailure(small, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), 203)
 
 
 @pytest.mark.parametrize("way", WAYS, indirect=True)

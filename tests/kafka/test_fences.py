@@ -26,7 +26,7 @@ from penstock.errors import FencedError, LogError
 from penstock.log import Commit
 from penstock.plugins.logs.kafka import failures
 from penstock.plugins.logs.kafka.clients import Clients
-from penstock.plugins.logs.kafka.groups import Groups, renewal_seconds
+from penstock.plugins.logs.kafka.groups import ConsumerGroups, renewal_seconds
 from penstock.plugins.logs.kafka.log import KafkaLog
 from penstock.plugins.testing.kafka_broker import KafkaBroker
 from penstock.record import OutputBatch, TopicPartition
@@ -265,7 +265,7 @@ def test_positions_are_read_again_until_their_transaction_has_ended(broker: Kafk
         other.send_offsets_to_transaction([KafkaPartition(topic, 0, offset)], group.consumer_group_metadata(), 30)
 
     def offsets(clients: Clients, stable: bool) -> list[int]:
-        return [each.offset for each in Groups(clients).positions(application, stable=stable)]
+        return [each.offset for each in ConsumerGroups(clients).positions(application, stable=stable)]
 
     commit(7)
     other.commit_transaction(30)

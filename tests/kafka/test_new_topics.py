@@ -29,9 +29,9 @@ pytestmark = pytest.mark.broker
 def late(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """How often lists of topics lack a topic that is there, by its name: as those of a broker that is late."""
     missing: dict[str, int] = {}
-    listed = topics.Topics.counts
+    listed = topics.KafkaTopics.counts
 
-    def counts(self: topics.Topics, *, fresh: bool = False) -> Mapping[str, int]:
+    def counts(self: topics.KafkaTopics, *, fresh: bool = False) -> Mapping[str, int]:
         found = dict(listed(self, fresh=fresh))
         for name in [name for name, left in missing.items() if left and name in found]:
             missing[name] -= fresh
@@ -39,7 +39,7 @@ def late(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         self._counts = found
         return found
 
-    monkeypatch.setattr(topics.Topics, "counts", counts)
+    monkeypatch.setattr(topics.KafkaTopics, "counts", counts)
     monkeypatch.setattr(topics, "SETTLE_SECONDS", 0.01)
     monkeypatch.setattr(KafkaLog, "settle_seconds", 0.01)
     return missing

@@ -18,14 +18,14 @@ from penstock.plugins.logs.local.committer import (
 )
 from penstock.plugins.logs.local.layout import named_key
 from penstock.plugins.logs.local.leases import LocalLease
-from penstock.plugins.logs.local.storage import Storage
+from penstock.plugins.logs.local.storage import LogStorage
 from penstock.plugins.logs.messages import fenced
 from penstock.plugins.logs.topics import check_new_topic
 
 
 class _ReadsFirst(LocalCommitter):
     def __init__(
-        self, storage: Storage, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+        self, storage: LogStorage, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
     ) -> None:
         with storage.read() as (transaction, topics):
             found = read_commit(transaction, topics, application_id, task_id, partitions)
@@ -126,7 +126,7 @@ class HandsOverInAField(LocalLog):
 
 
 class _SeesFree(LocalLease):
-    def __init__(self, storage: Storage, application_id: str, owner: str, ttl_ms: int) -> None:
+    def __init__(self, storage: LogStorage, application_id: str, owner: str, ttl_ms: int) -> None:
         self._storage, self._application_id = storage, application_id
         with storage.read() as (transaction, _):
             holder = self._holder(transaction)

@@ -28,7 +28,7 @@ from penstock import (
 )
 from penstock.plugins.engine.task.locations import open_log
 from penstock.task.compiling import Nodes
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 from penstock.task.task import Task
 from penstock.testing import TopologyTestDriver
 from penstock.testing.profiling import NodeProfile, Profile, profile
@@ -273,7 +273,7 @@ def test_a_signal_that_something_else_uses_is_left_alone() -> None:
 def test_nothing_is_left_of_the_hooks() -> None:
     profile(failing_not(), {"words": WORDS[:10]})
     assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL
-    assert (Task.nodes_class, Task.progress_class) == (Nodes, Progress)
+    assert (Task.nodes_class, Task.progress_class) == (Nodes, TaskProgress)
 
 
 # ---------------------------------------------------------------------- the log of an application

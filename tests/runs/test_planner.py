@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import Commit, ManualClock, OutputBatch, RuntimeUnavailableError, TopicPartition
 from penstock.plugins.engine.host.reports import SlotPlan
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, OwnOrders, Plan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, OwnOrders, PlannedApplication
 from penstock.plugins.engine.run.planning.planner import RENEWAL_SECONDS, BatchPlanner, Offset, _limit
 from penstock.plugins.engine.task.fronts import Fronts
 from penstock.plugins.logs.memory import MemoryLog
@@ -34,7 +34,7 @@ class Stage:
         self.log.create_topic("app-r", 1, internal=True)
         self.control = ControlFile(directory)
         self.control.write(Control())
-        self.plan = Plan(
+        self.plan = PlannedApplication(
             "app", {"0_0": [("in", 0)], "1_0": [("app-r", 0)]}, ["app-r"], {}, [], 2, None, 1_000,
             str(directory),
         )  # fmt: skip
@@ -506,7 +506,7 @@ def test_topics_of_global_stores_are_planned_as_they_are_before_each_batch(stage
 
 def test_the_plan_survives_its_file(stage: Stage) -> None:
     stage.plan.write()
-    read = Plan.read(stage.plan.control)
+    read = PlannedApplication.read(stage.plan.control)
     assert {task: [tuple(each) for each in partitions] for task, partitions in read.tasks.items()} == stage.plan.tasks
     assert replace(read, tasks={}) == replace(stage.plan, tasks={})
 

@@ -11,7 +11,7 @@ import pytest
 from penstock import ManualClock, OutputBatch
 from penstock.plugins.engine.host.claims import SlotLayout
 from penstock.plugins.engine.host.reports import SILENT, STUCK, STUCK_SECONDS, HostStatus, SlotMessage, SlotPlan
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, Plan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, PlannedApplication
 from penstock.plugins.engine.run.planning.planner import Offset
 from penstock.plugins.engine.run.planning.renewals import RENEWAL_SECONDS, RenewalPlanner
 from penstock.plugins.engine.task import own_topics
@@ -28,7 +28,7 @@ class Stage:
         self.control = ControlFile(directory)
         self.order()
         tasks = {f"0_{each}": [("in", each)] for each in range(3)}
-        plan = Plan("app", tasks, [], {}, [], 2, None, 1_000, str(directory), is_continuous=True)
+        plan = PlannedApplication("app", tasks, [], {}, [], 2, None, 1_000, str(directory), is_continuous=True)
         self.seconds = 0.0
         self.planner = RenewalPlanner(plan, ManualClock(5), lambda seconds: None, lambda: self.seconds)
         self.at = self.planner.first()

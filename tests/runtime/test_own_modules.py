@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, run
-from penstock.plugins.engine.host.client import Answer
+from penstock.plugins.engine.host.client import HostAnswer
 from penstock.plugins.engine.task.shipping import Arrived, pack
 from penstock.plugins.testing.driver import TopologyTestDriver
 
@@ -135,7 +135,7 @@ def test_what_was_not_sent_is_taken_from_its_file_with_what_was(shop: Any) -> No
         assert values.Basket is not shop.Basket
         assert pickle.loads(pickle.dumps(values.Wrong("it"))).args == ("it",)
         assert values.named_later()[1] is values.Basket
-        assert type(Answer.of_error(values.Wrong("it")).error).__name__ == "PenstockError"
+        assert type(HostAnswer.of_error(values.Wrong("it")).error).__name__ == "PenstockError"
         with pytest.raises(AttributeError, match=r"'shop_of_own.values' was sent .*'nowhere' is not among it"):
             _ = values.nowhere
     assert importlib.import_module("shop_of_own.values").Basket is shop.Basket

@@ -11,12 +11,12 @@ import pytest
 from penstock import Application, Processor, Record, Topology, key_value_store
 from penstock.plugins.engine.host.log_lines import HostLogReader
 from penstock.plugins.engine.program.preparation import prepare
-from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile, Plan
+from penstock.plugins.engine.run.planning.control import Control, ControlFile, LogFile, PlannedApplication
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
-from penstock.plugins.spark.query import Checkpoint
+from penstock.plugins.spark.query import QueryCheckpoint
 from penstock.record import OutputBatch
 
 
@@ -72,11 +72,11 @@ def test_what_a_task_keeps_is_its_users_alone(tmp_path: Path) -> None:
         worker.close()
     made = {path.name for path in data.rglob("*")}
     assert {"log", "state", "changelog", "0_0", "0_0.lock", "data.mdb"} <= made, made
-    Checkpoint(application.settings, "private", "identity", 1, "4.3", lambda directory: None)
+    QueryCheckpoint(application.settings, "private", "identity", 1, "4.3", lambda directory: None)
     with TemporaryDirectory("query") as directory:
         ControlFile(directory).write(Control())
         LogFile(directory).write(application.settings)
-        Plan.of(prepared, 1, str(directory)).write()
+        PlannedApplication.of(prepared, 1, str(directory)).write()
         HostLogReader(directory).close()
         assert len(list(directory.iterdir())) == 4
         assert of_others(directory) == {}

@@ -11,7 +11,7 @@ import pytest
 
 from penstock import ConfigError, IncompatibleStateError, Settings
 from penstock.plugins.engine.program.checkpoint_files import delete_checkpoint, has_checkpoint
-from penstock.plugins.spark.query import Checkpoint, delete_with_spark
+from penstock.plugins.spark.query import QueryCheckpoint, delete_with_spark
 
 
 def checkpoint(
@@ -20,9 +20,9 @@ def checkpoint(
     parallelism: int = 2,
     spark: str = "4.3.0",
     checkpoint_dir: str = "checkpoint",
-) -> Checkpoint:
+) -> QueryCheckpoint:
     made = Settings(data_dir=str(directory), checkpoint_dir=checkpoint_dir)
-    return Checkpoint(made, "app", identity, parallelism, spark, _delete_directory)
+    return QueryCheckpoint(made, "app", identity, parallelism, spark, _delete_directory)
 
 
 def _delete_directory(location: str) -> None:

@@ -22,7 +22,7 @@ from penstock import (
     Settings,
     Topology,
 )
-from penstock.plugins.engine.run.planning.control import LogFile, Plan
+from penstock.plugins.engine.run.planning.control import LogFile, PlannedApplication
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.spark import planning, run
@@ -59,7 +59,7 @@ def test_the_planner_opens_the_log_with_what_the_file_says(tmp_path: Path, monke
 
     monkeypatch.setattr(planning, "open_log", pretend)
     LogFile(tmp_path).write(Settings(clients=SECRETS, processing_guarantee="at_least_once"))
-    plan = Plan("app", {}, [], {}, [], 1, None, 1000, str(tmp_path))
+    plan = PlannedApplication("app", {}, [], {}, [], 1, None, 1000, str(tmp_path))
     plan.write()
     reader = PenstockStreamReader(str(tmp_path))
     reader.initialOffset()

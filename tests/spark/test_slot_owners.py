@@ -16,7 +16,7 @@ from penstock.plugins.spark.placement import (
     REBALANCED,
     TAKEN_OVER,
     Executor,
-    Move,
+    SlotMove,
     SlotOwners,
 )
 
@@ -52,7 +52,7 @@ def test_a_slot_that_spark_keeps_elsewhere_moves_and_more_slowly_the_next_time()
     owners = owners_of({0: A})
     report = [SlotMessage(0, B, elsewhere=A)]
     moves = [owners.note_batch(report, batch) for batch in range(_MOST_BATCHES)]
-    assert moves[-1] == [Move(0, A, PLACED_ELSEWHERE)]
+    assert moves[-1] == [SlotMove(0, A, PLACED_ELSEWHERE)]
     assert not any(moves[:-1])
     assert owners.owners == {}
     assert owners.targets()[0] == "2", "A has as much room, and Spark keeps the slot away from it"
@@ -79,7 +79,7 @@ def test_long_batches_elsewhere_move_a_slot_sooner() -> None:
 )
 def test_an_executor_that_is_gone_or_unfit_loses_its_slots_at_once(executors: dict[str, Executor], reason: str) -> None:
     owners = owners_of({0: A, 1: B, 2: A})
-    assert owners.note_executors(executors) == [Move(0, A, reason), Move(2, A, reason)]
+    assert owners.note_executors(executors) == [SlotMove(0, A, reason), SlotMove(2, A, reason)]
     assert owners.owners == {1: B}
     assert owners.note_executors(executors) == [], "once"
     owners.note_batch([SlotMessage(0, A), SlotMessage(2, B, elsewhere=A)], 1)
@@ -97,7 +97,7 @@ def test_a_slot_whose_owner_reported_nothing_belongs_to_the_claim() -> None:
 
 def test_a_claim_of_an_executor_that_is_gone_is_deleted_again() -> None:
     owners = owners_of({}, {"2": Executor(2)})
-    assert owners.note_batch([SlotMessage(0, B, elsewhere=A)], 0) == [Move(0, A, LOST)]
+    assert owners.note_batch([SlotMessage(0, B, elsewhere=A)], 0) == [SlotMove(0, A, LOST)]
     assert (owners.owners, owners.moves) == ({}, {})
 
 
@@ -115,7 +115,9 @@ def test_a_batch_that_was_planned_before_a_move_changes_nothing() -> None:
 def test_an_executor_with_more_slots_than_cores_gives_to_one_with_cores_to_spare() -> None:
     owners = owners_of(dict.fromkeys(range(5), A))
     elsewhere = [SlotMessage(slot, B, elsewhere=A) for slot in range(5)]
-    assert owners.note_batch(elsewhere, 0) == [Move(0, A, REBALANCED), Move(1, A, REBALANCED)], "B has two cores"
+    assert owners.note_batch(elsewhere, 0) == [SlotMove(0, A, REBALANCED), SlotMove(1, A, REBALANCED)], (
+        "B has two cores"
+    )
     owners.note_batch([SlotMessage(0, B), SlotMessage(1, B)], 1)
     assert owners.note_batch([SlotMessage(2, B, elsewhere=A)], 2) == [], "now B has no core to spare"
     assert owners.moves == {REBALANCED: 2}
@@ -123,7 +125,7 @@ def test_an_executor_with_more_slots_than_cores_gives_to_one_with_cores_to_spare
 
 def test_slots_are_evened_out_as_far_as_there_is_room() -> None:
     owners = owners_of(dict.fromkeys(range(5), A))
-    assert owners.even_out() == [Move(4, A, REBALANCED), Move(3, A, REBALANCED)]
+    assert owners.even_out() == [SlotMove(4, A, REBALANCED), SlotMove(3, A, REBALANCED)]
     assert owners.targets() == {0: "1", 1: "1", 2: "1", 3: "2", 4: "2"}
     assert owners.even_out() == []
     owners.note_batch([SlotMessage(3, B), SlotMessage(4, B)], 1)
@@ -159,13 +161,13 @@ def test_room_that_slots_on_their_way_will_take_is_not_given_twice() -> None:
 
 def test_another_attempt_that_ran_the_slot_has_it() -> None:
     owners = owners_of({0: A})
-    assert owners.note_batch([SlotMessage(0, B)], 1) == [Move(0, A, TAKEN_OVER)]
+    assert owners.note_batch([SlotMessage(0, B)], 1) == [SlotMove(0, A, TAKEN_OVER)]
     assert owners.owners == {0: B}
 
 
 def test_a_new_layout_gives_every_slot_up() -> None:
     owners = owners_of({1: B, 0: A})
-    assert owners.forget() == [Move(0, A, REBALANCED), Move(1, B, REBALANCED)]
+    assert owners.forget() == [SlotMove(0, A, REBALANCED), SlotMove(1, B, REBALANCED)]
     assert (owners.owners, owners.moves) == ({}, {REBALANCED: 2})
 
 

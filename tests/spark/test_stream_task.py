@@ -43,7 +43,7 @@ from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import DetailedCounts
 from penstock.plugins.spark.dataframe.checkpoint import SourceOrder, StreamCommit, next_anchors, oldest_needed
 from penstock.plugins.spark.dataframe.packing import Packer, Rows
-from penstock.plugins.spark.dataframe.stream_engine import Cargo, Outcome, StreamBatch, StreamTask
+from penstock.plugins.spark.dataframe.stream_engine import Outcome, StreamBatch, StreamCargo, StreamTask
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.world import World
 
@@ -265,7 +265,9 @@ def test_log_lines_are_on_standard_error_with_task_and_node(tmp_path: Path, caps
     operator = Operator(tmp_path, tally(Talks))
     partitions = tuple(operator.task._inputs[number][0] for number in range(2))
     tasks = {7: (TaskId(0, 0), partitions)}
-    cargo = Cargo(operator.application, tasks, operator.task._fingerprint, 5, False, SourceOrder(), logging.WARNING)
+    cargo = StreamCargo(
+        operator.application, tasks, operator.task._fingerprint, 5, False, SourceOrder(), logging.WARNING
+    )
     root = logging.getLogger()
     before = root.level, list(root.handlers)
     engine = cargo.engine(HostInfo("token", 0, "query", "first", Meter()))

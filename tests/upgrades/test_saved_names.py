@@ -45,7 +45,7 @@ from penstock.plugins.serdes.typed.models import ModelSerde
 from penstock.plugins.serdes.typed.standard import StandardSerde
 from penstock.plugins.serdes.uuid import UuidSerde
 from penstock.plugins.serdes.void import VoidSerde
-from penstock.plugins.spark.dataframe.typed_serdes import ColumnReader, ColumnWriter
+from penstock.plugins.spark.dataframe.typed_serdes import ColumnSerde, ColumnWriter
 from penstock.record import Record, RecordMetadata, TopicPartition
 from penstock.serde import (
     BoolSerde,
@@ -140,7 +140,7 @@ def test_every_serde_is_listed() -> None:
             import_module(name)
     ours = {each for each in subclasses(Serde) if each.__module__.startswith("penstock.")}
     bases = {each for each in ours if each.__name__.startswith("_")} | {RegistrySerde, TypedSerde, WrappingSerde}
-    of_columns = {ColumnReader, ColumnWriter}  # between a DataFrame and a task: nothing saves them
+    of_columns = {ColumnSerde, ColumnWriter}  # between a DataFrame and a task: nothing saves them
     assert ours - bases - of_columns == set(map(type, SERDES.values()))
 
 

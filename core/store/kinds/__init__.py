@@ -1,1 +1,1 @@
-"""The kinds of state stores: for each what a processor sees, and how a topology declares one."""
+"""The kinds of state stores: the processor's interface and the topology's declaration of each."""

@@ -1,4 +1,4 @@
-"""Key-value stores: what a processor sees, and how a topology declares one."""
+"""Key-value stores: the processor's interface, and the topology's declaration."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class KeyValueStore(ReadOnlyKeyValueStore[K, V]):
         """Set the value of `key`; None deletes it."""
 
     def put_if_absent(self, key: K, value: V | None) -> V | None:
-        """Set the value of `key` unless it has one; return the one it had."""
+        """Set the value of `key` unless it has one; return the previous value."""
         old = self.get(key)
         if old is None:
             self.put(key, value)

@@ -41,7 +41,7 @@ class ReadOnlyListStore(StateStore, Generic[K, V], reads_only=True):
 
 
 class ListStore(ReadOnlyListStore[K, V]):
-    """Values for keys, several for each: what has to wait, for instance.
+    """A list of values for each key, such as records that wait.
 
     A store whose key serde writes the time first is a queue in the order of time: iterate over `all()` and delete what
     is due, until one is not; deleting while iterating is allowed.

@@ -1,4 +1,4 @@
-"""Session stores: what a processor sees, and how a topology declares one."""
+"""Session stores: the processor's interface, and the topology's declaration."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class TimerStore(StateStore):
 
     @abstractmethod
     def set(self, key: Any, at: int, clock: PunctuationType) -> None:
-        """Set the timer of `key` on `clock`, in place of the one it had."""
+        """Set the timer of `key` on `clock`; it replaces an earlier one."""
 
     @abstractmethod
     def cancel(self, key: Any, clock: PunctuationType) -> None:

@@ -1,4 +1,4 @@
-"""Versioned key-value stores: what a processor sees, and how a topology declares one."""
+"""Versioned key-value stores: the processor's interface, and the topology's declaration."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class ReadOnlyVersionedKeyValueStore(StateStore, Generic[K, V], reads_only=True)
 
 
 class VersionedKeyValueStore(ReadOnlyVersionedKeyValueStore[K, V]):
-    """A key-value store that keeps what was valid when, for as long as its history.
+    """A key-value store that keeps the versions of each value, as long as its history.
 
     Semantics: Kafka Streams' VersionedKeyValueStore (KIP-889, KIP-968).
     """

@@ -1,4 +1,4 @@
-"""Window stores: what a processor sees, and how a topology declares one."""
+"""Window stores: the processor's interface, and the topology's declaration."""
 
 from __future__ import annotations
 

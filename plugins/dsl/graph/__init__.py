@@ -1,1 +1,1 @@
-"""The logical graph: what verbs record before the settings are known, and how it becomes a Topology."""
+"""The logical graph: the steps that verbs record before the settings are known, and their translation to a Topology."""

@@ -22,7 +22,7 @@ class Names:
         self._owners: dict[str, str] = {}
 
     def copied(self) -> Names:
-        """Return names that go on from here, for a step that an optimisation adds."""
+        """Return names that continue the numbers, for a step that an optimisation adds."""
         made = Names()
         made._next, made.generated = self._next, dict(self.generated)
         return made

@@ -172,7 +172,7 @@ class Recorder:
         return step
 
     def copartition(self, sources: Iterable[str]) -> None:
-        """Note that the topics of these sources need equal numbers of partitions."""
+        """Require equal numbers of partitions for the topics of these sources."""
         self.copartitioned.append(frozenset(sources))
 
     def build(self, settings: Settings) -> Topology:
@@ -191,7 +191,7 @@ class Recorder:
         return writer.topology, writer.names_of([step.name])[0]
 
     def _write(self, settings: Settings, tapped: str | None = None) -> Writer:
-        """Write all steps. The one that is `tapped` sends what its verbs ask for, and more children may get it."""
+        """Write all steps. The records of the `tapped` step also go to a sink."""
         writer = Writer(settings)
         root = copied(self.root)
         if settings.optimizes("merge_repartition_topics"):

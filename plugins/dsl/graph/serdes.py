@@ -159,11 +159,11 @@ class Serdes:
         return Serdes(self.key if key is None else key, self.value if value is None else value)
 
     def common(self, other: Serdes) -> Serdes:
-        """Return what these serdes and `other` have in common."""
+        """Return the serdes that are the same in these and `other`."""
         return Serdes(self.key if self.key == other.key else None, self.value if self.value == other.value else None)
 
     def else_of(self, other: Serdes) -> Serdes:
-        """Return these serdes, where they are known, else those of `other`."""
+        """Return these serdes, with the ones of `other` in place of unknown ones."""
         return other.given(self.key, self.value)
 
 

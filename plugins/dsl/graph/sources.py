@@ -1,4 +1,4 @@
-"""SourceStep, SinkStep and RepartitionStep: what reads and writes topics of the user's, and between sub-topologies."""
+"""SourceStep, SinkStep and RepartitionStep: steps that read and write the user's topics, and repartition topics."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The processors behind the verbs, a folder for each family; here what several families share."""
+"""The processors behind the verbs, a folder for each family; shared code is here."""

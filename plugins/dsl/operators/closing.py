@@ -77,7 +77,7 @@ class IdleClock:
         context.schedule_when_settled(f"{self._interval}ms", self._tick, "idle")
 
     def note_arrival(self) -> None:
-        """Note that a record has arrived."""
+        """Record the arrival of a record."""
         self._values[_ARRIVED] = self._wall_clock()
 
     def _tick(self, now: int) -> None:

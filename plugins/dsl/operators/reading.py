@@ -52,7 +52,7 @@ class RowsBefore:
 
 
 def forwarding_of(store: StateStore) -> Forwarding:
-    """Return what a store's processor and the nodes below share; it exists from now on."""
+    """Return the shared Forwarding of a store's processor and the nodes below; it exists from now on."""
     if store.forwarding is None:
         store.forwarding = Forwarding()
     return store.forwarding
@@ -111,7 +111,7 @@ class TableSource(ABC):
     @property
     @abstractmethod
     def expiring(self) -> str | None:
-        """The store with a `ttl` that values before come from, so that a row is gone without an update; None: none."""
+        """The store of previous values, if it has a `ttl`, so that rows expire without an update; else None."""
 
 
 @dataclass(frozen=True)
@@ -171,7 +171,7 @@ class WrittenTable(TableSource):
         return self._kept.expiring
 
     def send_old_values(self, *, force: bool) -> bool:
-        """Let the processors send what the store had before."""
+        """Let the processors send the store's previous values."""
         for step in self._steps:
             step.options["sends_old"] = True
         return True
@@ -208,7 +208,7 @@ class TopicTable(TableSource):
         return self._materialized.expiring
 
     def send_old_values(self, *, force: bool) -> bool:
-        """Send what the store had before, if there is a store, or if one is asked for."""
+        """Send the store's previous value, if there is a store, or if one is requested."""
         if not force and self._step.options["store"] is None:
             return False
         self._materialize()

@@ -150,7 +150,7 @@ class StreamStreamOuterJoin(StreamStreamJoin):
         return run
 
     def _bind_emit_closed(self, context: ProcessorContext, times: dict[str, int]) -> Callable[[Any, int], None]:
-        """Return the function that forwards what waits in windows that have closed."""
+        """Return the function that forwards waiting records of closed windows."""
         forward, waiting, grace = context.send, context.get_store(self.waiting), self.grace_ms
         # A left record waits for right ones that are later by `after` of the join's window, and the reverse.
         left_ms, right_ms = self.after_ms, self.before_ms

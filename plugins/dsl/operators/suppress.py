@@ -304,7 +304,7 @@ def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any]
 
 @dataclass(eq=False)
 class SuppressedTable(TableSource):
-    """A table whose updates are kept back; a key that waits has the value that it had before."""
+    """A table whose updates are held back. Reads of a waiting key return the value before its update."""
 
     step: Step
     buffer: str
@@ -357,7 +357,7 @@ class SuppressedGetter(ValueGetter):
 
 
 def grace_above(step: Step) -> int:
-    """Return how long after its end a window of a table closes (ms). Raises TopologyError if it has none."""
+    """Return the time (ms) from the end of a table's window to its closing. Raises TopologyError if it has none."""
     found = _grace(step)
     if found is None:
         raise TopologyError(
@@ -368,7 +368,7 @@ def grace_above(step: Step) -> int:
 
 
 def _windows(step: Step) -> str:
-    """Return which windows the keys of a table are of; empty if they are of none."""
+    """Return the windows of a table's keys; empty if the keys have none."""
     return step.window_form or next(filter(None, map(_windows, step.parents)), "")
 
 

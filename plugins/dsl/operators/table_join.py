@@ -133,7 +133,7 @@ class JoinedTable(TableSource):
         return self.parents[0].expiring or self.parents[1].expiring
 
     def send_old_values(self, *, force: bool) -> bool:
-        """Send what was joined before, which takes the values before of both tables."""
+        """Send the previous result of the join, which takes the previous values of both tables."""
         for parent in self.parents:
             parent.send_old_values(force=True)
         for step in self.steps:
@@ -443,7 +443,7 @@ class StreamTableDelayedJoin(StreamTableJoin):
             times[_MIN_TIME] = min_time if min_time > up_to else join_due(min_time, up_to)
 
         def join_due(first: int, up_to: int) -> int:
-            """Join what waits from one time to another, both included; return the time of what waits next."""
+            """Join records waiting between two times, both included; return the time of the next waiting record."""
             due: list[tuple[int, Any]] = []
             next_time = _NEVER
             with waiting.range((first, None)) as entries:

@@ -191,7 +191,7 @@ class GlobalTableSource(Operator):
 
 
 Stored = Callable[[Any, int, Headers], Any]
-"""Returns what a store keeps for an aggregate: with its timestamp, or with timestamp and headers."""
+"""Returns a store's entry for an aggregate: with its timestamp, or with timestamp and headers."""
 
 NULL_KEY, NULL_VALUE, LATE = "null_key", "null_value", "late"
 """Why aggregations drop records."""

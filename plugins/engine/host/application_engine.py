@@ -43,7 +43,7 @@ class ApplicationEngine(SlotEngine):
         self._restores = self._resources.world.threads(_RESTORING_THREADS, "penstock-restores")
         self._restoring: dict[str, Future[None]] = {}
         self._kept: dict[int, Sequence[TaskResult]] = {}
-        """By the number of its message, what tasks have reported in messages that have not come, as far as is known."""
+        """By message number, the tasks' reports in messages that are not known to have arrived."""
         self._messages = 0
 
     def handle(self, request: SlotRequest) -> SlotMessage:
@@ -132,7 +132,7 @@ class ApplicationEngine(SlotEngine):
         return results
 
     def _restored(self, waiting: list[str], seconds: float | None) -> list[str]:
-        """Wait for the restores of tasks, at most so many seconds; take those that are done from the list."""
+        """Wait up to `seconds` for the restores of tasks; remove the finished ones from the list."""
         if waiting:
             self._resources.world.wait([self._restoring[name] for name in waiting], seconds)
         done = [name for name in waiting if self._restoring[name].done()]
@@ -189,7 +189,7 @@ class ApplicationEngine(SlotEngine):
 
     def _make(self, name: str) -> TaskWorker:
         partitions = self._partitions[name]
-        made = TaskWorker(
+        worker = TaskWorker(
             self._application,
             TaskId.parse(name),
             partitions,
@@ -197,8 +197,8 @@ class ApplicationEngine(SlotEngine):
             resources=self._resources,
             task_count=len(self._partitions),
         )
-        made.ask(self._visits)
-        return made
+        worker.ask(self._visits)
+        return worker
 
     def _are_current(self, names: Iterable[str]) -> dict[str, bool]:
         """Return, for open tasks, whether no other process has taken them over; one request for all."""

@@ -45,12 +45,12 @@ class Claims:
         self._layout = layout
 
     def write(self, slot: int, executor: str) -> None:
-        """Note that `executor` (the text of an ExecutorIdentity) has the slot."""
+        """Record that `executor` (the text of an ExecutorIdentity) has the slot."""
         claim = Claim(self._layout.run, self._layout.slots, executor)
         notes.SLOT.of(slot).write(self._application_id, self._log, asdict(claim))
 
     def delete(self, slot: int) -> None:
-        """Note that no executor has the slot."""
+        """Record that no executor has the slot."""
         notes.SLOT.of(slot).take_back(self._application_id, self._log)
 
     def owner(self, slot: int) -> str:

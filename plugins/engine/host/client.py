@@ -22,7 +22,7 @@ from typing import Any
 from penstock import PenstockError, RuntimeUnavailableError
 from penstock.plugins.engine.task.shipping import is_sent
 
-from .place import LEASE_SECONDS, Place, Process, check_peer, clock, cpu_seconds
+from .place import LEASE_SECONDS, Place, ProcessId, check_peer, clock, cpu_seconds
 from .reports import STUCK_SECONDS, Loss
 
 PROTOCOL = "penstock-host/1"
@@ -47,14 +47,14 @@ class Busy:
 
 
 @dataclass(frozen=True)
-class Answer:
+class HostAnswer:
     """The host's answer: a value, or the error that its engine raised."""
 
     value: Any = None
     error: BaseException | None = None
 
     @classmethod
-    def of_error(cls, error: BaseException) -> Answer:
+    def of_error(cls, error: BaseException) -> HostAnswer:
         """Return an error as an answer; its traceback goes along as a note."""
         note = f"In the task host:\n{''.join(traceback.format_exception(error))}"
         try:
@@ -164,7 +164,8 @@ _SILENT_SECONDS = 60.0
 killed."""
 _WORKING_SHARE = 0.05
 """A silent host that takes more than this share of a processor computes: a call that keeps Python's lock lets nothing
-else of its process run. Less is what the threads of clients take."""
+else of its process run. The threads of clients take less.
+"""
 _MOST_STARTS = 3
 _END_SECONDS = 12.0
 """Longer than a host takes to end in the middle of a batch."""
@@ -196,7 +197,7 @@ class HostSpec:
     digest: str
     cargo: bytes
     title: str
-    watched: Sequence[Process]
+    watched: Sequence[ProcessId]
     scope: str = ""
     set_up: Callable[[], None] = nothing
     lease_seconds: float = LEASE_SECONDS
@@ -224,7 +225,7 @@ class HostSpec:
         return json.dumps(start).encode() + b"\n"
 
 
-class Client:
+class HostClient:
     """A proxy's connection to one host, kept between batches. Used by one thread."""
 
     def __init__(self, spec: HostSpec) -> None:
@@ -241,8 +242,8 @@ class Client:
         """Return the host's answer to a request; start a host that is not there, for `reason`.
 
         One without a sign of life for `silent_seconds` (None: a minute) is frozen, and is killed; one that computes has
-        `STUCK_SECONDS`. A host that is lost is started again, and gets the request again. Raises what its engine
-        raised, and RuntimeUnavailableError when no host can be started, or each one is lost.
+        `STUCK_SECONDS`. A host that is lost is started again, and gets the request again. Raises its engine's error,
+        and RuntimeUnavailableError when no host can be started, or each one is lost.
         """
         self._silent_seconds = _SILENT_SECONDS if silent_seconds is None else silent_seconds
         lost: list[str] = []
@@ -285,7 +286,7 @@ class Client:
 
     # ------------------------------------------------------------------ inside
 
-    def _ask(self, request: Any, reason: str) -> Answer:
+    def _ask(self, request: Any, reason: str) -> HostAnswer:
         if self._connection is None:
             self._connection = self._connect(reason)
         connection = self._connection
@@ -305,7 +306,7 @@ class Client:
         except SilentError as error:
             self._kill()
             raise HostLostError(self._lost(f"was frozen: {error}, and was killed")) from error
-        assert isinstance(message, Answer)
+        assert isinstance(message, HostAnswer)
         self._memory_kills = memory_kills()
         return message
 
@@ -461,7 +462,7 @@ def _ask_to_end(place: Place, reason: str, deadline: float, only: int) -> tuple[
 
 
 def _is_closed(connection: socket.socket, deadline: float) -> bool:
-    """Return whether the other end closes the connection, as its process does when it ends, before `deadline`."""
+    """Return whether the other end closes the connection before `deadline`, as an ending process does."""
     try:
         while True:
             connection.settimeout(max(0.001, deadline - time.monotonic()))

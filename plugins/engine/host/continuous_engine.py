@@ -44,7 +44,7 @@ _log = logging.getLogger("penstock.hosts")
 class HeartbeatSender:
     """Sends a heartbeat once a second, in a thread of its own, whatever the host's tasks do.
 
-    `make` returns the next one. `give_back` gets one that could not be sent: what it reports goes with the next.
+    `make` returns the next one. `give_back` gets an unsent heartbeat: its reports go with the next one.
     """
 
     log: Log
@@ -68,7 +68,7 @@ class HeartbeatSender:
             _log.debug("a heartbeat could not be sent: %s", error)
 
     def close(self) -> None:
-        """Send no more; what was not sent stays with its maker."""
+        """Stop sending; unsent heartbeats stay with their maker."""
         self._ticker.close()
 
 
@@ -113,7 +113,7 @@ _COLLECT_SECONDS = 0.5
 _MOMENT_SECONDS = 1.0
 """A turn that takes longer is worth a note of where it is."""
 _SAY_SECONDS = 30.0
-"""A stop that takes longer says what it waits for."""
+"""Seconds after which a stop logs the reason of its wait."""
 _CLOSE_SECONDS, _STEP_SECONDS = 30.0, 120.0
 
 
@@ -245,13 +245,13 @@ class ContinuousEngine(SlotEngine):
         )
 
     def _observed(self) -> Observed:
-        """Return what the tasks did since the last call."""
+        """Return the tasks' work since the last call."""
         with self._lock:
             counts, self._counts = self._counts, DetailedCounts()
         return Observed(counts, state_rows=self._state_rows)
 
     def _stuck_seconds(self) -> float:
-        """Return how long ago the tasks had their last turn, or what is restored or filled made its last step."""
+        """Return the seconds since the tasks' last turn, or the last step of a restore or filling."""
         loop = self._loop
         still = 0.0 if loop is None else loop.still()[0]
         return max(still, self._world.seconds() - self._turned_at)

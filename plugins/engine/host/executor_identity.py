@@ -102,17 +102,17 @@ def _cached(process: int) -> ExecutorIdentity:
     return find_identity(parent, processes)
 
 
-def is_orphan(parent: int, group: int, processes: Processes) -> bool:
+def is_orphan(parent: int, group: int, processes: MachineProcesses) -> bool:
     """Return whether a worker of PySpark's daemon has lost it. `group`: the worker's process group.
 
     A daemon leads the process group of its workers, so the group's number is the daemon's pid.
     """
-    is_below_jvm = any(_is_jvm(each) for each in _ancestors(parent, processes))
+    is_below_jvm = any(_is_jvm(ancestor) for ancestor in _ancestors(parent, processes))
     return parent != group and not is_below_jvm and processes.find(group) is None
 
 
 @dataclass(frozen=True)
-class Process:
+class MachineProcess:
     """A process: its parent, its command line, and when it started in the system's own unit."""
 
     pid: int
@@ -121,17 +121,17 @@ class Process:
     start: str
 
 
-class Processes(Protocol):
+class MachineProcesses(Protocol):
     """The processes of this machine."""
 
-    def find(self, pid: int) -> Process | None:
+    def find(self, pid: int) -> MachineProcess | None:
         """Return a process; None if it has ended or is not visible from here."""
 
     def boot(self) -> str:
         """Return a name for the machine's present run; "" if there is none."""
 
 
-def find_identity(parent: int, processes: Processes) -> ExecutorIdentity:
+def find_identity(parent: int, processes: MachineProcesses) -> ExecutorIdentity:
     """Return the executor whose JVM is the nearest ancestor. `parent` is the parent of a Python worker.
 
     The worker's parent is PySpark's daemon, a child of the JVM. Without the daemon it is the JVM itself. Where no
@@ -152,7 +152,7 @@ def find_identity(parent: int, processes: Processes) -> ExecutorIdentity:
     return ExecutorIdentity(executor, host, jvm.pid, jvm.start, processes.boot(), node, daemon)
 
 
-def _ancestors(pid: int, processes: Processes) -> Iterator[Process]:
+def _ancestors(pid: int, processes: MachineProcesses) -> Iterator[MachineProcess]:
     for _ in range(_MOST_ANCESTORS):
         found = processes.find(pid) if pid > 0 else None
         if found is None:
@@ -161,11 +161,11 @@ def _ancestors(pid: int, processes: Processes) -> Iterator[Process]:
         pid = found.parent
 
 
-def _is_jvm(process: Process) -> bool:
+def _is_jvm(process: MachineProcess) -> bool:
     return bool(process.command) and os.path.basename(process.command[0]) in ("java", "java.exe")
 
 
-def _is_daemon(process: Process) -> bool:
+def _is_daemon(process: MachineProcess) -> bool:
     # `python -m pyspark.daemon pyspark.worker`; `spark.python.daemon.module` names another module.
     return "-m" in process.command and any("daemon" in each for each in process.command)
 
@@ -186,18 +186,18 @@ def _option(command: Sequence[str], name: str) -> str:
     return ""
 
 
-def system_processes() -> Processes:
+def system_processes() -> MachineProcesses:
     """Return this machine's processes: from /proc, elsewhere from `ps`."""
     return ProcFiles() if Path("/proc/self/stat").exists() else PsCommand()
 
 
-class ProcFiles(Processes):
+class ProcFiles(MachineProcesses):
     """Linux: processes as files. `start` is in clock ticks since boot."""
 
     def __init__(self, root: Path = Path("/proc")) -> None:
         self._root = root
 
-    def find(self, pid: int) -> Process | None:
+    def find(self, pid: int) -> MachineProcess | None:
         try:
             # The name, in parentheses, may have spaces and parentheses itself.
             fields = (self._root / str(pid) / "stat").read_text(errors="replace").rpartition(")")[2].split()
@@ -206,7 +206,7 @@ class ProcFiles(Processes):
             return None
         # Fields 4 and 22 of proc(5); the first one after the name is number 3.
         arguments = command.decode(errors="replace").rstrip("\0").split("\0")
-        return Process(pid, int(fields[1]), arguments, fields[19])
+        return MachineProcess(pid, int(fields[1]), arguments, fields[19])
 
     def boot(self) -> str:
         try:
@@ -215,15 +215,15 @@ class ProcFiles(Processes):
             return ""
 
 
-class PsCommand(Processes):
+class PsCommand(MachineProcesses):
     """macOS and others: processes from `ps`. `start` is the time of day, to the second."""
 
-    def find(self, pid: int) -> Process | None:
+    def find(self, pid: int) -> MachineProcess | None:
         # `lstart` is five words long in the C locale; the command's arguments follow, divided by spaces.
         words = _output_of("ps", "-ww", "-o", "ppid=,lstart=,command=", "-p", str(pid)).split()
         if len(words) < 7:
             return None
-        return Process(pid, int(words[0]), words[6:], "-".join(words[1:6]))
+        return MachineProcess(pid, int(words[0]), words[6:], "-".join(words[1:6]))
 
     def boot(self) -> str:
         words = _output_of("sysctl", "-n", "kern.boottime").split()

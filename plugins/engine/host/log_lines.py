@@ -20,7 +20,7 @@ from penstock import Processor, ValueTransformer
 _MOST_LINES = 200
 _FILE, _BEFORE = "host-log", "host-log.before"
 _MOST_BYTES = 4 * 1024 * 1024
-"""Bytes after which the reader lets hosts begin a new file. It keeps one file before it, so twice this is there."""
+"""Bytes after which hosts begin a new file. One older file is kept, so up to twice this is on disk."""
 
 
 class OwnLogLines:
@@ -65,7 +65,7 @@ class _StandardErrorLines(logging.StreamHandler[TextIO]):
 
 @contextmanager
 def log_to_stderr(level: int) -> Iterator[OwnLogLines]:
-    """Write what this process logs from `level` on to standard error in the block, which sets the task."""
+    """Write this process's log records of `level` or higher to standard error in the block, which sets the task."""
     root, handler = logging.getLogger(), _StandardErrorLines()
     before = root.level
     root.addHandler(handler)
@@ -133,7 +133,7 @@ class HostLogHandler(logging.Handler):
             self.handleError(record)
 
     def take(self) -> list[dict[str, Any]]:
-        """Return the lines that were kept, once."""
+        """Return the stored lines, once."""
         kept, self._kept = self._kept, []
         return kept
 

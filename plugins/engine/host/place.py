@@ -1,4 +1,4 @@
-"""Place: where a task host listens, and who may use it. Life: when it ends."""
+"""Place: the socket of a task host, and its access rights. Life: when it ends."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Process:
-    """A process; `started` tells it from a later one with the same number ("" where the system does not say)."""
+class ProcessId:
+    """A process; `started` distinguishes it from a later one with the same number ("" if unknown)."""
 
     pid: int
     started: str = ""
@@ -60,7 +60,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def _stat(pid: int) -> list[str]:
-    """Return what Linux says of a process, from its state on; empty where it says nothing."""
+    """Return Linux's status fields of a process, from its state on; empty if it has none."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -83,7 +83,7 @@ class Life:
     do.)
     """
 
-    watched: Sequence[Process]
+    watched: Sequence[ProcessId]
     end: Callable[[str], None]
     lease_seconds: float = LEASE_SECONDS
     has_place: Callable[[], bool] | None = None
@@ -290,7 +290,10 @@ class Place:
         return self._has(lock) and self.socket.exists()
 
     def leave(self, lock: int) -> None:
-        """Remove what `take` and `listen` made, unless another host has the place; the lock ends with the process."""
+        """Remove the files of `take` and `listen`, unless another host has the place.
+
+        The lock ends with the process.
+        """
         if not self._has(lock):
             return
         for remove in (self.socket.unlink, self.directory.rmdir, self.lock.unlink):
@@ -300,7 +303,7 @@ class Place:
                 pass  # somebody has cleaned up before
 
     def clear(self) -> None:
-        """Remove what a host that was killed has left here; a place that another host has stays."""
+        """Remove the files of a killed host; a place that another host has stays."""
         if not (self.lock.exists() or self.directory.exists()):
             return
         try:

@@ -20,16 +20,16 @@ from penstock import RuntimeUnavailableError
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector
 from penstock.plugins.engine.task.shipping import unpack
 
-from .client import END, PROTOCOL, Answer, Busy, ClosedError, SilentError, receive, receive_line, send, send_line
-from .place import Life, Place, Process, check_peer
+from .client import END, PROTOCOL, Busy, ClosedError, HostAnswer, SilentError, receive, receive_line, send, send_line
+from .place import Life, Place, ProcessId, check_peer
 from .reports import Meter
-from .slot_engine import Cargo, Engine, HostInfo
+from .slot_engine import Cargo, HostEngine, HostInfo
 
 _BUSY_SECONDS = 5.0
 _SIGNAL_SECONDS = 1.0
 """Seconds after which a waiting host looks for signals that did not wake it."""
 _CLOSING_SECONDS = 10.0
-"""Seconds that an ending host gives its engine; what is not committed then does not count, as after a crash."""
+"""Seconds for the engine to close when the host ends; uncommitted work is then lost, as after a crash."""
 
 _log = logging.getLogger("penstock.hosts")
 
@@ -44,13 +44,13 @@ class HostProcess:
         self._digest: str = start["digest"]
         self._place = Place(start["key"], start["top"])
         self._reason: str = start["reason"]
-        self._watched = [Process(**each) for each in start["watched"]]
+        self._watched = [ProcessId(**each) for each in start["watched"]]
         self._lease_seconds: float = start["lease_seconds"]
         self._token = secrets.token_hex(8)
-        self._calls: SimpleQueue[tuple[Future[Answer], Any] | None] = SimpleQueue()
+        self._calls: SimpleQueue[tuple[Future[HostAnswer], Any] | None] = SimpleQueue()
         self._set_up, self._cargo = b"", b""
         self._greeting = threading.Lock()
-        self._engine: Engine | None = None
+        self._engine: HostEngine | None = None
         self._meter = Meter()
         self._ending = threading.Event()
         self._lock = -1
@@ -106,9 +106,9 @@ class HostProcess:
                 future.set_exception(ClosedError("the host is ending"))
                 continue
             try:
-                answer = Answer(self._running_engine().handle(request))
+                answer = HostAnswer(self._running_engine().handle(request))
             except BaseException as error:
-                answer = Answer.of_error(error)
+                answer = HostAnswer.of_error(error)
             future.set_result(answer)
         if self._engine is not None:
             try:
@@ -116,7 +116,7 @@ class HostProcess:
             except Exception as error:
                 _log.warning("closing the tasks raised %s: %s", type(error).__name__, error)
 
-    def _next_call(self) -> tuple[Future[Answer], Any] | None:
+    def _next_call(self) -> tuple[Future[HostAnswer], Any] | None:
         """Return the next request with its future; None to end."""
         while True:
             # Not without a time-out: a signal that comes just before the wait does not interrupt it, and its handler
@@ -124,7 +124,7 @@ class HostProcess:
             with contextlib.suppress(Empty):
                 return self._calls.get(timeout=_SIGNAL_SECONDS)
 
-    def _running_engine(self) -> Engine:
+    def _running_engine(self) -> HostEngine:
         if self._engine is None:
             pickle.loads(self._set_up)()
             cargo: Cargo = unpack(self._cargo)
@@ -177,7 +177,7 @@ class HostProcess:
     def _answer(self, connection: socket.socket, request: Any) -> None:
         self._life.begin_request()
         try:
-            future: Future[Answer] = Future()
+            future: Future[HostAnswer] = Future()
             self._calls.put((future, request))
             while True:
                 try:
@@ -201,7 +201,7 @@ def _say(line: str) -> None:
 
 
 def main(start: dict[str, Any]) -> None:
-    """Run a host; `start` is what its starter sent."""
+    """Run a host; `start` is the message of the process that started it."""
     logging.captureWarnings(True)
     code = 1
     try:

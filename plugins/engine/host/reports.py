@@ -29,7 +29,7 @@ _REFRESH_SECONDS = 2.0
 class HostStatus:
     """A task host as of its last answer.
 
-    `token` is new for each host process. `open_tasks`: how many tasks it has open. `rss_bytes`: its memory.
+    `token` is new for each host process. `open_tasks`: number of its open tasks. `rss_bytes`: its memory.
     `cpu_seconds`: its CPU time since it started. `descriptors` and `threads` are -1 where the system does not say.
     """
 
@@ -44,7 +44,7 @@ class HostStatus:
 
 
 class Meter:
-    """Measures this process; what is expensive to measure is up to two seconds old."""
+    """Measures this process; expensive measurements are up to two seconds old."""
 
     def __init__(self) -> None:
         self._measured_at = -_REFRESH_SECONDS
@@ -149,8 +149,7 @@ class TaskFailure:
 class TaskResult:
     """The end of a task's batch: `report` or `failure`.
 
-    Neither if the task waits to try a failed record again, or is being opened; `restoring`: how far its state is
-    restored.
+    Neither if the task waits to try a failed record again, or is being opened; `restoring`: progress of its restore.
     """
 
     task_id: str
@@ -188,8 +187,8 @@ class TaskResult:
 class Observed:
     """What Spark's listeners see of a slot's batch.
 
-    `lag`: how many records its tasks have yet to read, as far as is known when the batch is planned; None if it is not.
-    `state_rows`: how many entries the stores of its open tasks have; None if there is none.
+    `lag`: number of records that its tasks have yet to read, as known when the batch is planned; None if it is not.
+    `state_rows`: number of entries in the stores of its open tasks; None if there is none.
     """
 
     counts: DetailedCounts
@@ -198,14 +197,14 @@ class Observed:
 
     @classmethod
     def of(cls, message: SlotMessage, plan: SlotPlan, known: Mapping[str, Commit]) -> Observed:
-        """Return what a batch did, and what was left when it was planned.
+        """Return the counts of a batch, and the records left unread when it was planned.
 
         `known`: the last commits by task. A task that is being restored, or waits, has not read its part of the plan.
         """
         reports = [
             each.report for results in (*message.kept.values(), message.results) for each in results if each.report
         ]
-        read = (*(each.positions for each in known.values()), *(each.positions for each in reports))
+        read = (*(each.positions for each in known.values()), *(report.positions for report in reports))
         positions = {each: at for read_by_task in (plan.starts, *read) for each, at in read_by_task.items()}
         ends = ((end, positions.get(each, end)) for planned in plan.ends.values() for each, end in planned.items())
         left = plan.left + sum(max(0, end - at) for end, at in ends)
@@ -225,14 +224,14 @@ class Observed:
 class SlotMessage:
     """The end of a slot's batch, as a line of JSON through Spark to the driver.
 
-    `executor` is the identity of the executor that got the slot's row. `elsewhere`: nothing was done, because the slot
-    belongs to the executor of this identity. `failure` is one that is not of a single task: no host could be started.
-    `number` counts the messages of the host; 0: its messages are not counted. `kept` has, by their numbers, the
-    results of those before it that have not arrived, as far as the host knows: Spark may cut off a batch that has done
-    its work, or repeat it where another executor leaves it to the slot's owner. `state_rows`: see `Observed`.
-    `observed`: what was done since the last renewal; it stays with the proxy, which has columns for it.
-    `losses`: what happened to hosts that were lost in this batch. `lines` are log lines that could not be sent
-    otherwise. `planned`: the slot's owner in the plan. `server`: the URL of the machine's server of queries; "": none.
+    `executor` is the identity of the executor that got the slot's row. `elsewhere`: the executor that owns the slot, if
+    that is another one: then no work was done. `failure`: an error of the slot as a whole: no host could be started.
+    `number` counts the messages of the host; 0: its messages are not counted. `kept` has, by their numbers, the results
+    of those before it that have not arrived, as far as the host knows: Spark may cut off a batch that has done its
+    work, or repeat it where another executor leaves it to the slot's owner. `state_rows`: see `Observed`. `observed`:
+    what was done since the last renewal; it stays with the proxy, which has columns for it. `losses`: what happened to
+    hosts that were lost in this batch. `lines` are log lines that could not be sent otherwise. `planned`: the slot's
+    owner in the plan. `server`: the URL of the machine's server of queries; "": none.
 
     A heartbeat of the continuous mode is one, too. `run` is the run of the query that its host belongs to.
     `stuck_seconds`: how long ago the host's tasks had their last turn; `stuck_in`: the task, the node and the line of
@@ -307,17 +306,17 @@ class SlotPlan:
     open tasks that are not in `ends` if a wall-clock punctuator is due, or if their commit expires.
 
     In continuous mode a batch is a renewal, and `ends` only names the tasks. `step`: a test's step, -1 without steps;
-    then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be
-    dead (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not. `seconds`: for how long
-    the tasks read together; what is left then is for the next batch. None: up to the ends. `restore_seconds`: for
-    how long the batch waits for tasks whose state is restored; None: until that is done, because no batch may follow.
-    `is_settled`: every task of the application is open, so that local state which nobody uses belongs to tasks that
-    have moved away. `standbys`: the tasks of other slots of which the host keeps warm copies.
-    `paused`: the sub-topologies whose tasks are opened and commit, but process no records and call no punctuators.
-    `left`: how many records of the slot's tasks were left behind `ends` when the batch was planned. `starts`: where the
-    batch begins to read partitions of tasks that were not open, or have not committed.
-    `visits`: the visits that were asked for. `fronts`: by sub-topology, or by task where it is another one than that
-    of the sub-topology, how far everything in front of the task is read once it has read up to `ends` (`Front`).
+    then `ends` has offsets there, too. `stopping`: commit and close all tasks. `suspect`: why the host seems to be dead
+    (`SILENT`, or `STUCK` and the number of its process, "stuck 123"); "" if it does not. `seconds`: total time of the
+    tasks' reading; what is left then is for the next batch. None: up to the ends. `restore_seconds`: maximum time to
+    wait for restores of tasks; None: until that is done, because no batch may follow. `is_settled`: every task of the
+    application is open, so that local state which nobody uses belongs to tasks that have moved away. `standbys`: the
+    tasks of other slots of which the host keeps warm copies. `paused`: the sub-topologies whose tasks are opened and
+    commit, but process no records and call no punctuators. `left`: number of records of the slot's tasks after `ends`
+    when the batch was planned. `starts`: where the batch begins to read partitions of tasks that were not open, or have
+    not committed. `visits`: the visits that were asked for. `fronts`: by sub-topology, or by task where it is another
+    one than that of the sub-topology, how far everything in front of the task is read once it has read up to `ends`
+    (`Front`).
     """
 
     slot: int
@@ -340,7 +339,7 @@ class SlotPlan:
     fronts: Mapping[str, Sequence[int]] = field(default_factory=dict)
 
     def front_of(self, task: str) -> Front:
-        """Return how far everything in front of a task is read once it has read up to `ends`."""
+        """Return the front of a task once it has read up to `ends`."""
         time, read, is_last = (*self.fronts.get(task, self.fronts.get(task.partition("_")[0], UNKNOWN)), 0, 0)[:3]
         return Front(time, read, bool(is_last))
 

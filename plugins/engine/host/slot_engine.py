@@ -1,4 +1,4 @@
-"""Engine: what a task host runs. SlotEngine: an engine with a log, the claim of a slot, and log lines."""
+"""HostEngine: the interface of a task host's work. SlotEngine: one with a log, the claim of a slot, and log lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.plugins.engine.task.process_resources import ProcessResources
 
 from .claims import Claims, SlotLayout
 from .log_lines import HostLogHandler, OwnLogLines, log_to_driver
-from .place import Process
+from .place import ProcessId
 from .reports import HostStatus, Meter, SlotPlan, TaskFailure, TaskResult
 
 
@@ -24,9 +24,9 @@ from .reports import HostStatus, Meter, SlotPlan, TaskFailure, TaskResult
 class HostInfo:
     """The host that runs an engine.
 
-    `scope` tells hosts of the same slot apart, where the cargo does not. `reason` says why the host was started, for
-    the report of each task that it opens. `world` is what its tasks take from outside. `watched`: processes that the
-    host does not outlive.
+    `scope` distinguishes hosts of the same slot with the same cargo. `reason` says why the host was started, for the
+    report of each task that it opens. `world`: the World of its tasks. `watched`: processes that the host does not
+    outlive.
     """
 
     token: str
@@ -35,14 +35,14 @@ class HostInfo:
     reason: str
     meter: Meter
     world: World = field(default_factory=World)
-    watched: Sequence[Process] = ()
+    watched: Sequence[ProcessId] = ()
 
     def status(self, open_tasks: int) -> HostStatus:
         """Return the memory, CPU time and files that the host uses now."""
         return self.meter.status(self.token, self.slot, open_tasks)
 
 
-class Engine(ABC):
+class HostEngine(ABC):
     """The tasks that a host has open. Called from one thread."""
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Cargo(ABC):
     """Makes an engine; pickled on the driver, with code and settings."""
 
     @abstractmethod
-    def engine(self, host: HostInfo) -> Engine:
+    def engine(self, host: HostInfo) -> HostEngine:
         """Return a new engine."""
 
 
@@ -116,8 +116,8 @@ class SlotCargo(Cargo):
 
     `log_directory`: "" where the tasks run in the driver's process. `layout`: None where the driver has one executor,
     and slots need not be claimed. `run` names the run of the query in heartbeats of the continuous mode; without it
-    none are sent, and the driver asks the host instead. `companions`: what each host has beside its tasks.
-    `gives_way`: there is a server of queries, which has the processors first.
+    none are sent, and the driver asks the host instead. `companions`: the companions of each host. `gives_way`: there
+    is a server of queries, which has the processors first.
     """
 
     kind: type[SlotEngine]
@@ -134,7 +134,7 @@ class SlotCargo(Cargo):
         return self.kind(self, host)
 
 
-class SlotEngine(Engine):
+class SlotEngine(HostEngine):
     """An engine of an application's slot, with its log open."""
 
     sends_at_once: ClassVar[bool] = False
@@ -151,8 +151,8 @@ class SlotEngine(Engine):
             self._logs = log_to_driver(Path(cargo.log_directory), cargo.log_level)
         self._companions: list[HostCompanion] = []
         try:
-            for each in cargo.companions:
-                self._companions.append(each(cargo.application, host))
+            for companion in cargo.companions:
+                self._companions.append(companion(cargo.application, host))
             if cargo.log_directory and cargo.gives_way:
                 # After the thread that starts the server, which keeps its priority.
                 give_way(host.world)
@@ -164,28 +164,28 @@ class SlotEngine(Engine):
         self._has_claimed = False
 
     def _claim(self, plan: SlotPlan, executor: str) -> None:
-        """Note in the log that the executor has the slot, if the plan names no owner yet."""
+        """Record in the log that the executor has the slot, if the plan names no owner yet."""
         if self._claims is not None and not (plan.owner and self._has_claimed):
             self._claims.write(plan.slot, executor)
             self._has_claimed = True
 
     def _tell_companions(self, plan: SlotPlan) -> None:
-        for each in self._companions:
-            each.take(plan)
+        for companion in self._companions:
+            companion.take(plan)
 
     def _close_companions(self) -> None:
-        for each in self._companions:
-            each.close()
+        for companion in self._companions:
+            companion.close()
 
     def _server_url(self, most_seconds: float = 0.0) -> str:
         """Return the URL of the machine's server of queries; "" if there is none."""
-        return next((url for each in self._companions if (url := each.url(most_seconds))), "")
+        return next((url for companion in self._companions if (url := companion.url(most_seconds))), "")
 
     def _failure(self, name: str, error: BaseException) -> TaskResult:
         return TaskResult(name, failure=TaskFailure.of(self._application.id, name, error))
 
     def close(self) -> None:
-        """Close what tasks share, and the log."""
+        """Close the shared resources of the tasks, and the log."""
         self._close_companions()
         self._resources.close()
         self._log.close()
@@ -195,7 +195,7 @@ class HostCompanion:
     """What a task host has beside its tasks, from its start to `close`. The host's one thread calls all methods."""
 
     def take(self, plan: SlotPlan) -> None:
-        """Do what a plan says, before its tasks work."""
+        """Apply a plan before its tasks work."""
 
     def url(self, most_seconds: float) -> str:
         """Return the URL of the server of queries, "" for none; wait up to so many seconds until it is known."""

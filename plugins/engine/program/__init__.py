@@ -1,1 +1,1 @@
-"""An application as a whole on its log: preparation, lease, status, reset, and what one program saves for the next."""
+"""An application as a whole on its log: preparation, lease, status, reset, and the saved description of its program."""

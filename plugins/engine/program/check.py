@@ -1,4 +1,4 @@
-"""Whether a program fits what the last program of its application id has saved; and its parked stores."""
+"""The check of a program against the saved state of the last program under its application id; and parked stores."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _without_refilled(application_id: str, before: ProgramNote, now: Mapping[str
 
 def _check_changelog(application: Application, before: Mapping[str, Any]) -> None:
     changelog = application.settings.changelog.partition(":")[0]
-    has_state = any(store.logged for each in application.program.subtopologies for store in each.stores)
+    has_state = any(store.logged for subtopology in application.program.subtopologies for store in subtopology.stores)
     if has_state and before["changelog"] != changelog:
         raise IncompatibleStateError(
             f"application {application.id!r} keeps its state's history in the changelog {before['changelog']!r}, and "
@@ -145,7 +145,7 @@ def _park(
 
 
 def _late(application_id: str, before: ProgramNote, back: Mapping[str, Any], log: Log) -> Iterable[str]:
-    """Return a reason for each store that comes back and has missed records."""
+    """Return a reason for each parked store that is named again and has missed records."""
     for name, each in back.items():
         if not each.get("accepted") and (moved := missed(application_id, before, each, log)):
             yield (
@@ -156,7 +156,7 @@ def _late(application_id: str, before: ProgramNote, back: Mapping[str, Any], log
 
 
 def missed(application_id: str, note: ProgramNote, parked: Mapping[str, Any], log: Log) -> list[str]:
-    """Return how far the tasks upstream of a parked store have gone on without it, as text for each partition.
+    """Return the progress of the tasks upstream of a parked store without it, as text for each partition.
 
     Topics that they did not read before are included.
     """
@@ -171,7 +171,7 @@ def missed(application_id: str, note: ProgramNote, parked: Mapping[str, Any], lo
 
 
 def _upstream(note: ProgramNote, number: str) -> list[str]:
-    """Return the numbers of a sub-topology and of those upstream of it."""
+    """Return the numbers of a sub-topology and the ones upstream of it."""
     subtopologies = note["fingerprint"]["subtopologies"]
     wanted, found = [number], []
     while wanted:
@@ -263,7 +263,9 @@ def _with_layouts(application: Application, layouts: Mapping[int, Layouts]) -> A
     made = copy(application)
     made.program = replace(
         application.program,
-        subtopologies=tuple(replace(each, layouts=layouts[each.id]) for each in application.program.subtopologies),
+        subtopologies=tuple(
+            replace(subtopology, layouts=layouts[subtopology.id]) for subtopology in application.program.subtopologies
+        ),
     )
     return made
 
@@ -275,7 +277,7 @@ def _reads(assignment: Assignment) -> dict[str, list[str]]:
     """Return the topics that each sub-topology reads, by their names in the log."""
     found: dict[str, set[str]] = {}
     for task, partitions in assignment.tasks.items():
-        found.setdefault(str(task.subtopology), set()).update(each.topic for each in partitions)
+        found.setdefault(str(task.subtopology), set()).update(partition.topic for partition in partitions)
     return {number: sorted(topics) for number, topics in found.items()}
 
 
@@ -291,7 +293,7 @@ def _drained(application_id: str, topics: Iterable[str], log: Log) -> list[str]:
 
 
 def waiting_records(application_id: str, topic: str, partitions: int, log: Log) -> int:
-    """Return how many records of an internal topic have not been processed."""
+    """Return the number of unprocessed records of an internal topic."""
     each = [TopicPartition(topic, number) for number in range(partitions)]
     committed, starts, ends = log.committed(application_id, each), log.start_offsets(each), log.end_offsets(each)
     positions = {one: starts[one] if (at := committed[one]) is None else at for one in each}
@@ -302,8 +304,8 @@ def waiting_records(application_id: str, topic: str, partitions: int, log: Log) 
 class SavedStore:
     """A saved store.
 
-    `parked`: the program that ran last did not name it. `missed`: how far its tasks have gone on since, as text.
-    `accepted`: it may come back all the same.
+    `parked`: the program that ran last did not name it. `missed`: progress of its tasks since, as text. `accepted`: an
+    operator allowed its return.
     """
 
     name: str
@@ -316,7 +318,7 @@ class SavedStore:
 
 
 def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
-    """Return the stores that the program which ran last saved, and those that are parked; none if none ran."""
+    """Return the stores of the program that ran last, and parked ones; none if none ran."""
     note = read_note(application_id, log)
     parked = note.get("parked", {})
     found = []
@@ -338,10 +340,10 @@ def saved_stores(application_id: str, log: Log) -> list[SavedStore]:
 
 
 def accept_stores(application_id: str, log: Log, lease: Lease, names: Sequence[str]) -> None:
-    """Let parked stores come back with their old content, whatever they have missed.
+    """Allow parked stores to continue with their old content, whatever they have missed.
 
-    Raises ConfigError for a store that is not parked, and FencedError when the application's lease was lost; then
-    nothing has changed.
+    Raises ConfigError for a store that is not parked, and FencedError if the application's lease was lost; then nothing
+    has changed.
     """
     note = read_note(application_id, log)
     parked = note.get("parked", {})

@@ -37,7 +37,7 @@ def has_checkpoint(settings: Settings, application_id: str) -> bool:
 
 
 def shown_checkpoint(settings: Settings, application_id: str) -> str | None:
-    """Return where an application has a checkpoint, for people: without the user in a URL; None if there is none."""
+    """Return the location of an application's checkpoint for messages, without the user in a URL; None without one."""
     found = has_checkpoint(settings, application_id)
     return hide_in_places(checkpoint_location(settings, application_id)) if found else None
 
@@ -174,12 +174,12 @@ def changelog_bytes(application: Application, folder: str) -> int:
     """Return the size of the changelog of a query's task, TASK.QUERY-ID; 0: none. Raises as `ended_queries`."""
     storage = _changelogs(application, folder)
     with storage.explaining("list its files"):
-        return sum(each.size for each in storage.files())
+        return sum(file.size for file in storage.files())
 
 
 def delete_folders(application: Application, folders: Sequence[QueryFolder]) -> list[QueryFolder]:
     """Delete unused folders, local state first, of queries that still do not run here; return those deleted."""
-    chosen = [each for each in folders if not each.is_used]
+    chosen = [folder for folder in folders if not folder.is_used]
     names = {each.name for each in chosen if each.kind == LOCAL}
     _, used = remove_all(Places.of(application).root, names)
     running = {query for _, _, query in _left_by_others(used, ())}

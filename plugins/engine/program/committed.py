@@ -43,7 +43,7 @@ class CommittedPartitions:
         self._look_at = time.monotonic() + _IDS_SECONDS
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note partitions that have a committed position; writes only when one is new, or a topic is another."""
+        """Record partitions with a committed position; writes only if one is new, or a topic is another."""
         new = set(partitions) - self._known
         if new:
             self._write(self._known | new)
@@ -61,7 +61,7 @@ class CommittedPartitions:
         return sorted(each for each in self._known if positions.get(each) is None)
 
     def check(self, application: Application, assignment: Assignment) -> Positions:
-        """Return the committed positions. Raises LostPositionsError for those that are gone."""
+        """Return the committed positions. Raises LostPositionsError if positions are lost."""
         positions = self.positions(assignment)
         lost = self._lost(assignment, positions)
         if lost:
@@ -77,9 +77,9 @@ class CommittedPartitions:
         return positions
 
     def note(self, positions: Positions) -> None:
-        """Note the partitions that have a position now.
+        """Record the partitions that have a position now.
 
-        Partitions that no task reads any more are dropped from the note: if one is read again later, it counts as new.
+        Partitions that no task reads any more are removed: if one is read again later, it counts as new.
         """
         now = {each for each, position in positions.items() if position is not None}
         if now != self._known:
@@ -87,7 +87,7 @@ class CommittedPartitions:
         self._write_ids()
 
     def _made_again(self, lost: Mapping[TaskId, Sequence[TopicPartition]]) -> set[str]:
-        """Return the topics of lost positions that are others now than those that the positions were in."""
+        """Return the topics of lost positions that were deleted and made again since the positions were committed."""
         noted = {each.topic: self._ids.get(each.topic, "") for gone in lost.values() for each in gone}
         now = self._topic_ids(noted)
         return {topic for topic, before in noted.items() if topic_ids.differ({topic: before}, now)}
@@ -97,13 +97,18 @@ class CommittedPartitions:
         return {
             task: lost
             for task, partitions in assignment.tasks.items()
-            if (lost := [each for each in partitions if each in gone])
+            if (lost := [partition for partition in partitions if partition in gone])
         }
 
     def positions(self, assignment: Assignment) -> Positions:
         """Return the committed positions in all partitions that tasks read."""
         there = self._log.topics()
-        read = [each for partitions in assignment.tasks.values() for each in partitions if each.topic in there]
+        read = [
+            partition
+            for partitions in assignment.tasks.values()
+            for partition in partitions
+            if partition.topic in there
+        ]
         return self._log.committed(self._application_id, read)
 
     def _write(self, partitions: set[TopicPartition]) -> None:
@@ -130,10 +135,10 @@ def has_lost_commit(
 ) -> bool:
     """Return whether a task that was found without a commit has made one, in this incarnation of the application.
 
-    Its positions are gone then, and what it keeps is not what a task keeps that has not begun. Raises LogError.
+    Its positions are gone then, and its state is not a new task's. Raises LogError.
     """
     topics = notes.COMMITTED.of(identity).read(application_id, log)
-    if not any(each.partition in topics.get(each.topic, ()) for each in partitions):
+    if not any(partition.partition in topics.get(partition.topic, ()) for partition in partitions):
         return False
     # Its first commit, and the note, may have come since.
     return log.last_commit(application_id, task, list(partitions)) is None

@@ -121,7 +121,7 @@ def read_letters(log: Log, topic: str, selection: Selection | None = None) -> It
     selection = selection or Selection()
     for partition in partitions_of(log, topic, selection):
         for batch in batches_from(log, partition, selection.first or 0, selection.end):
-            yield from (each for each in letters_in(batch) if selection.has(each))
+            yield from (letter for letter in letters_in(batch) if selection.has(letter))
 
 
 def partitions_of(log: Log, topic: str, selection: Selection) -> list[TopicPartition]:
@@ -222,7 +222,7 @@ class ApplicationTargets(Targets):
     def refuses(self, topic: str) -> str | None:
         """Refuse topics that the application does not read: headers can name any topic."""
         application = self._application
-        if any(reads(each, topic, application.id, application.program.internal_topics) for each in self._sources):
+        if any(reads(source, topic, application.id, application.program.internal_topics) for source in self._sources):
             return None
         return f"no source of application {application.id!r} reads it"
 
@@ -249,7 +249,7 @@ class Replayed:
 
     @classmethod
     def of(cls, commit: Commit | None, partition: TopicPartition) -> Replayed:
-        """Return what a replay's last commit remembers; nothing of a topic that was deleted since, and made again.
+        """Return the state of the last replay's commit; an empty one if the topic was deleted since and made again.
 
         Raises ConfigError for the commit of an application.
         """
@@ -275,17 +275,17 @@ class Replayed:
         )
 
     def note_all(self, position: int) -> None:
-        """Note that everything below `position` was replayed."""
+        """Mark everything below `position` as replayed."""
         self.base = max(self.base, position)
         self.kinds = {kind: at for kind, at in self.kinds.items() if at > self.base}
         self.stretches = [each for each in self.stretches if each[1] >= self.base]
 
     def note_kinds(self, kinds: set[str], position: int) -> None:
-        """Note that the letters of these kinds below `position` were replayed."""
+        """Mark the letters of these kinds below `position` as replayed."""
         self.kinds |= {kind: max(position, self.kinds.get(kind, 0)) for kind in kinds if position > self.base}
 
     def note_stretch(self, first: int, last: int) -> None:
-        """Note that the letters from offset `first` to `last` were replayed."""
+        """Mark the letters from offset `first` to `last` as replayed."""
         apart = []
         for each in self.stretches:
             if each[1] + 1 < first or each[0] > last + 1:
@@ -322,8 +322,8 @@ class Sent:
 class Replay:
     """The counts of a replay.
 
-    `left_out`: letters without a source record, and records that are no letters. `held`: how many letters still wait
-    because they cannot go back, by the topic that they were read from, and why.
+    `left_out`: letters without a source record, and records that are no letters. `held`: number of letters that cannot
+    go back yet, by the topic that they were read from, with the reason.
     """
 
     sent: tuple[Sent, ...]
@@ -332,15 +332,17 @@ class Replay:
 
 
 def group_of(topic: str) -> str:
-    """Return the application id under which the log keeps what was replayed of a dead-letter topic."""
+    """Return the application id under which the log stores the replay state of a dead-letter topic."""
     return f"{topic}-replay"
 
 
 def replayed(log: Log, topic: str) -> Mapping[int, Replayed]:
     """Return the replayed part of each partition, without disturbing a running replay."""
     return {
-        each.partition: Replayed.of(log.last_commit(group_of(topic), f"0_{each.partition}", [each]), each)
-        for each in partitions_of(log, topic, Selection())
+        partition.partition: Replayed.of(
+            log.last_commit(group_of(topic), f"0_{partition.partition}", [partition]), partition
+        )
+        for partition in partitions_of(log, topic, Selection())
     }
 
 
@@ -388,11 +390,11 @@ def replay(
 
 
 @dataclass
-class _Progress:
-    """The part of a partition that was read. `memory` is what the next commit saves; `left`: letters up to the limit.
+class _ReplayProgress:
+    """The part of a partition that was read. `memory` is the data of the next commit; `left`: letters up to the limit.
 
-    `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters
-    of such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
+    `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters of
+    such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
     source record that was sent last, as `_source_record` returns it. With a `record_kind`, an earlier replay has sent
     it for letters of this kind, and others wait.
     """
@@ -426,7 +428,7 @@ class _PartitionReplay:
     def __post_init__(self) -> None:
         self._counts = {name: info.partitions for name, info in self.log.topics().items()}
         self._refusals: list[RecordRefusedError] = []
-        self.now = _Progress(Replayed(), self.limit)
+        self.now = _ReplayProgress(Replayed(), self.limit)
 
     def run_and_commit(self) -> None:
         """Send, in commits of about a fetch each."""
@@ -465,7 +467,7 @@ class _PartitionReplay:
                 self.now.record = _source_record(letter) if self.now.memory.has(letter) else None
 
     def _commit(self, committer: TaskCommitter, batch: RecordBatch) -> None:
-        """Send the letters of a batch in one commit, without those that the log refuses."""
+        """Send the letters of a batch in one commit, without refused ones."""
         before = self.now
         while True:
             self.now = deepcopy(before)
@@ -478,13 +480,13 @@ class _PartitionReplay:
                 self.now = before
                 raise
             except RecordRefusedError as refusal:
-                refused = (each for each in outputs if each.topic == refusal.topic)
+                refused = (output for output in outputs if output.topic == refusal.topic)
                 if not any(any(map(refusal.refuses, each.keys, each.values, each.timestamps)) for each in refused):
                     raise
                 self._refusals.append(refusal)
 
     def _outputs(self, batch: RecordBatch) -> list[OutputBatch]:
-        """Return the outputs of a batch, and note in `now` what is replayed once they are sent."""
+        """Return the outputs of a batch, and mark its letters in `now` as replayed once the outputs are sent."""
         now = self.now
         outputs: dict[str, OutputBatch] = {}
         position = batch.next_offset
@@ -501,7 +503,7 @@ class _PartitionReplay:
         return list(outputs.values())
 
     def _note(self, position: int) -> None:
-        """Note that the selected letters below `position` were replayed, without those that are held."""
+        """Mark the selected letters below `position` as replayed, without held ones."""
         now, memory = self.now, self.now.memory
         self._note_stretch()
         if self.selection.by_place:
@@ -564,7 +566,7 @@ class _PartitionReplay:
         return True
 
     def _was_sent_last(self, letter: Letter) -> bool:
-        """Return whether a letter is another one of the source record that was sent last: several outputs failed."""
+        """Return whether a letter has the same source record as the letter sent last: several outputs of it failed."""
         now = self.now
         return (
             now.record is not None and now.record == _source_record(letter) and now.record_kind in (None, letter.kind)
@@ -576,8 +578,10 @@ class _PartitionReplay:
         return self.targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
 
     def _refusal(self, letter: Letter, topic: str) -> RecordRefusedError | None:
-        refusals = (each for each in self._refusals if each.topic == topic)
-        return next((each for each in refusals if each.refuses(letter.key, letter.value, letter.timestamp)), None)
+        refusals = (refusal for refusal in self._refusals if refusal.topic == topic)
+        return next(
+            (refusal for refusal in refusals if refusal.refuses(letter.key, letter.value, letter.timestamp)), None
+        )
 
 
 def _source_record(letter: Letter) -> tuple[object, ...] | None:
@@ -589,7 +593,7 @@ def _source_record(letter: Letter) -> tuple[object, ...] | None:
 
 
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:
-    """Return the number of letters, and of those not replayed yet, by source topic and exception."""
+    """Return the number of letters, and of letters not replayed yet, by source topic and exception."""
     before = replayed(log, topic)
     there: Counter[tuple[str | None, str | None]] = Counter()
     waiting: Counter[tuple[str | None, str | None]] = Counter()

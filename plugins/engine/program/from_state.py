@@ -51,11 +51,11 @@ _DESTINATIONS: Mapping[str, Destination] = {"earliest": to_earliest, "latest": t
 class Recovery:
     """How a task goes on whose commit is lost, or a position of it.
 
-    `now`: the positions that are left. `then`: where it will start to read. `commit`: the proven commit whose state it
-    goes on with. Without it the task keeps its own state if it has positions `now`, else it starts with empty state.
-    `lost`: partitions without a position. `open`: partitions whose start the user has to give, with the reason in
-    `refused` ("" if there are none). `chosen`: partitions whose start the user has given. `outputs`: topics in which
-    records may repeat.
+    `now`: the positions that are left. `then`: the positions from which it will read. `commit`: the proven commit whose
+    state it continues with. Without it the task keeps its own state if it has positions `now`, else it starts with
+    empty state. `lost`: partitions without a position. `open`: partitions whose start the user has to give, with the
+    reason in `refused` ("" if there are none). `chosen`: partitions whose start the user has given. `outputs`: topics
+    in which records may repeat.
     """
 
     task: TaskId
@@ -90,8 +90,8 @@ class FromStatePlan:
     checkpoint: str | None
 
     def check(self, application_id: str) -> None:
-        """Raise IncompatibleStateError with each task that cannot go on."""
-        refused = [f"task {each.task}: {each.refused}" for each in self.recoveries if each.refused]
+        """Raise IncompatibleStateError with each task that cannot continue."""
+        refused = [f"task {recovery.task}: {recovery.refused}" for recovery in self.recoveries if recovery.refused]
         if refused:
             raise IncompatibleStateError(
                 f"application {application_id!r} cannot go on from its state alone: {'; '.join(refused)}. Nothing was "
@@ -104,12 +104,7 @@ class FromStatePlan:
 def plan_from_state(
     application: Application, log: Log, destination: Destination | None, topics: Sequence[str] | None = None
 ) -> FromStatePlan:
-    """Return how each task goes on whose committed positions are gone; changes nothing.
-
-    `destination`: where lost positions start that the changelog does not prove; with `topics`, also those in these
-    topics that it proves. Raises IncompatibleStateError when the program does not fit what is saved, ConfigError for a
-    topic in which no position is lost.
-    """
+    """Return how each task with lost committed positions continues; changes nothing."""
     prepared = check_program(application, log)
     application, assignment = prepared.application, prepared.assignment
     finder = _Finder(application, assignment, log, prepared.committed.lost(assignment))
@@ -127,7 +122,7 @@ def plan_from_state(
 
 
 def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: Callable[[], None]) -> list[str]:
-    """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
+    """Carry a plan out; return remarks about data that could not be deleted. The caller holds the application's lease.
 
     Each task is one commit; after a kill, repeat it. A run is refused until all have one. Spark's checkpoint, which may
     have later commits, is deleted first. Raises IncompatibleStateError, and changes nothing, where a changelog does not
@@ -139,9 +134,9 @@ def go_on(application: Application, log: Log, plan: FromStatePlan, check_lease: 
     _check_kept(application, log, plan)
     remark = delete_checkpoint(application.settings, application.id)
     make_repartition_topics(application, plan.assignment, log)
-    for each in plan.recoveries:
+    for recovery in plan.recoveries:
         check_lease()
-        _commit(application, log, plan.assignment.tasks[each.task], each)
+        _commit(application, log, plan.assignment.tasks[recovery.task], recovery)
     return [] if remark is None else [remark]
 
 
@@ -150,7 +145,7 @@ def _check_kept(application: Application, log: Log, plan: FromStatePlan) -> None
 
     Only here, with the lease: a commit can be read by the one that has the task's fence.
     """
-    recovered = {each.task for each in plan.recoveries}
+    recovered = {recovery.task for recovery in plan.recoveries}
     tasks = [each for each in plan.assignment.tasks if each not in recovered and keeps_state(application, each)]
     if application.settings.log_changelog is not None or not tasks:
         return
@@ -175,8 +170,9 @@ def _commit(application: Application, log: Log, partitions: Sequence[TopicPartit
                 raise IncompatibleStateError(
                     f"application {application.id!r}, task {recovery.task}: the log has its commit (state version "
                     f"{own.version}) and not its positions: "
-                    f"{_names(each for each in partitions if each not in recovery.chosen)} were deleted and made "
-                    "again. Say where they start: --topic with --to-earliest, --to-latest, --to-time or --to-offsets"
+                    f"{_names(partition for partition in partitions if partition not in recovery.chosen)} were deleted "
+                    "and made again. Say where they start: --topic with --to-earliest, --to-latest, --to-time or "
+                    "--to-offsets"
                 )
             if commit is None or version_counter(commit.version) < version_counter(own.version):
                 commit = own
@@ -191,7 +187,10 @@ def _commit(application: Application, log: Log, partitions: Sequence[TopicPartit
 
 @dataclass
 class _Finder:
-    """Finds what is lost, and what the changelogs prove. `lost`: partitions that had a committed position, by task."""
+    """Finds lost positions, and the commits that the changelogs prove.
+
+    `lost`: partitions that had a committed position, by task.
+    """
 
     application: Application
     assignment: Assignment
@@ -202,7 +201,7 @@ class _Finder:
     ends: Offsets = field(init=False)
 
     def __post_init__(self) -> None:
-        read = [each for partitions in self.assignment.tasks.values() for each in partitions]
+        read = [partition for partitions in self.assignment.tasks.values() for partition in partitions]
         there = [each for each in read if each.topic not in self.assignment.missing]
         empty = dict.fromkeys(read, 0)
         self.positions = self.log.committed(self.application.id, there)
@@ -210,9 +209,9 @@ class _Finder:
         self.ends = {**empty, **self.log.end_offsets(there)}
 
     def recovery(self, task: TaskId) -> Recovery | None:
-        """Return how a task goes on; None for one that has its commit, and for one that never had any."""
+        """Return how a task continues; None for a task that has its commit, and for a task that never had one."""
         partitions, lost = self.assignment.tasks[task], tuple(self.lost.get(task, ()))
-        now = {each: at for each in partitions if (at := self.positions.get(each)) is not None}
+        now = {partition: at for partition in partitions if (at := self.positions.get(partition)) is not None}
         if now and not lost:
             return None
         stores = keeps_state(self.application, task)
@@ -227,7 +226,7 @@ class _Finder:
             had_commit = had_commit or is_proof
         if not had_commit:
             return None
-        lost = tuple(each for each in partitions if each in lost) if now else partitions
+        lost = tuple(partition for partition in partitions if partition in lost) if now else partitions
         found = Recovery(
             task, now, now, lost, has_stores=stores, outputs=_outputs(self.application, self.assignment, task)
         )
@@ -238,7 +237,7 @@ class _Finder:
             return replace(found, open=lost, refused=reason)
         if proven is None:
             return replace(found, open=partitions, refused=reason)
-        then = {each: proven.positions[each] for each in partitions if each in proven.positions}
+        then = {partition: proven.positions[partition] for partition in partitions if partition in proven.positions}
         wrong = [each for each in self.lost.get(task, ()) if each not in then]
         if wrong:
             reason = f"its changelog keeps no position in {_names(wrong)}"
@@ -276,9 +275,9 @@ class _Finder:
         proven = {each: at for recovery in recoveries for each, at in recovery.then.items()}
         known = Known(
             self.log,
-            {each: proven.get(each, fresh[each]) for each in sources},
-            {each: self.starts[each] for each in sources},
-            {each: self.ends[each] for each in sources},
+            {source: proven.get(source, fresh[source]) for source in sources},
+            {source: self.starts[source] for source in sources},
+            {source: self.ends[source] for source in sources},
             "no position is lost there; lost are those in",
         )
         asked = {
@@ -331,12 +330,12 @@ def _newest(changelog: DeltaChangelog, begun: bool) -> tuple[Commit | None, str,
 def _outputs(application: Application, assignment: Assignment, task: TaskId) -> tuple[str, ...]:
     """Return the topics that the sinks and handlers of a task produce to."""
     program, settings = application.program, application.settings
-    sinks = [each for each in program.subtopology(task.subtopology).nodes if isinstance(each, SinkNode)]
+    sinks = [node for node in program.subtopology(task.subtopology).nodes if isinstance(node, SinkNode)]
     named = [
-        decorate(application.id, each.topic, program.internal_topics)
-        if isinstance(each.topic, str)
-        else f"what sink {each.name!r} chooses"
-        for each in sinks
+        decorate(application.id, sink.topic, program.internal_topics)
+        if isinstance(sink.topic, str)
+        else f"what sink {sink.name!r} chooses"
+        for sink in sinks
     ]
     handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
     return tuple(dict.fromkeys([*named, *dead_letter_topics(handlers)]))
@@ -367,10 +366,10 @@ def plan_to_continue(application: Application, log: Log, lost: LostPositionsErro
     """Return where tasks continue in topics that were made again; changes nothing.
 
     Raises LostPositionsError: with `offset_out_of_range=fail`, where positions are lost in other topics, and where a
-    task would not go on with the state of its last commit. It says whether the setting would help.
+    task would not continue with the state of its last commit. It says whether the setting would help.
     """
     policy = application.settings.offset_out_of_range
-    if not all(each.topic in lost.made_again for each in lost.partitions):
+    if not all(partition.topic in lost.made_again for partition in lost.partitions):
         raise lost
     plan = plan_from_state(application, log, _DESTINATIONS.get(policy, to_earliest), sorted(lost.made_again))
     obstacle = _obstacle(application, log, plan, lost)
@@ -387,25 +386,26 @@ def plan_to_continue(application: Application, log: Log, lost: LostPositionsErro
 def continued_tasks(application: Application, plan: FromStatePlan) -> list[str]:
     """Return a text for each task that continues in a topic that was made again."""
     return [
-        f"task {each.task}: topic {', '.join(map(repr, sorted({one.topic for one in each.chosen})))} was deleted and "
-        f"made again: continuing from {', '.join(f'{one} offset {each.then[one]}' for one in each.chosen)} "
+        f"task {recovery.task}: topic {', '.join(map(repr, sorted({one.topic for one in recovery.chosen})))} was "
+        "deleted and made again: continuing from "
+        f"{', '.join(f'{one} offset {recovery.then[one]}' for one in recovery.chosen)} "
         f"(offset_out_of_range={application.settings.offset_out_of_range})"
-        for each in plan.recoveries
+        for recovery in plan.recoveries
     ]
 
 
 def _obstacle(application: Application, log: Log, plan: FromStatePlan, lost: LostPositionsError) -> str:
-    """Return why the tasks cannot go on with the state of their last commits; empty if they can."""
-    if internal := sorted({each.topic for each in lost.partitions} & set(plan.assignment.internal)):
+    """Return why the tasks cannot continue with the state of their last commits; empty if they can."""
+    if internal := sorted({partition.topic for partition in lost.partitions} & set(plan.assignment.internal)):
         return f"what is missing in {', '.join(internal)} is missing in the state"
-    if refused := [f"task {each.task}: {each.refused}" for each in plan.recoveries if each.refused]:
+    if refused := [f"task {recovery.task}: {recovery.refused}" for recovery in plan.recoveries if recovery.refused]:
         return "; ".join(refused)
     behind = [
-        str(each.task)
-        for each in plan.recoveries
-        if each.has_stores
-        and not each.now
-        and log.last_commit(application.id, str(each.task), plan.assignment.tasks[each.task]) is None
+        str(recovery.task)
+        for recovery in plan.recoveries
+        if recovery.has_stores
+        and not recovery.now
+        and log.last_commit(application.id, str(recovery.task), plan.assignment.tasks[recovery.task]) is None
     ]
     if not behind:
         return ""

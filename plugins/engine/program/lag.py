@@ -1,4 +1,4 @@
-"""PartitionLag: how far an application is behind its topics, from the log alone, whether it runs or not."""
+"""PartitionLag: an application's distance to the ends of its topics, from the log alone, whether it runs or not."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PartitionLag:
     """How far a task is behind in one of its partitions.
 
     `position`: the committed position, None before the first commit. `lag` counts offsets up to `end`, from the start
-    that `offset_reset` says if there is no position. `internal`: the topic is one of the application's own. `held`: how
-    many of the offsets below `end` cannot be read yet, because an open transaction of a producer holds them back; of a
-    topic of the application's own those are not counted at all.
+    that `offset_reset` says if there is no position. `internal`: the topic is one of the application's own. `held`:
+    number of offsets below `end` that an open transaction of a producer holds back; of a topic of the application's own
+    those are not counted at all.
     """
 
     task: str
@@ -41,7 +41,7 @@ class PartitionLag:
 
 
 def present_lag(application: Application, log: Log) -> list[PartitionLag]:
-    """Return how far an application is behind now, for each partition of a task.
+    """Return the present lag of an application, for each partition of a task.
 
     Raises TopologyError for topics that are missing or do not fit, and LogError.
     """
@@ -54,11 +54,13 @@ def find_lag(application: Application, assignment: Assignment, log: Log, now_ms:
     missing = assignment.missing
     partitions = [each for read in assignment.tasks.values() for each in read if each.topic not in missing]
     committed = log.committed(application.id, partitions)
-    fresh = [each for each in partitions if committed[each] is None]
+    fresh = [partition for partition in partitions if committed[partition] is None]
     starts = start_positions(application, assignment, log, fresh, now_ms)
     # Ask for the ends after the positions: otherwise an application that runs could seem to be ahead of its topics.
     ends = log.end_offsets(partitions)
-    highest = log.end_offsets([each for each in partitions if each.topic not in assignment.internal], stable=False)
+    highest = log.end_offsets(
+        [partition for partition in partitions if partition.topic not in assignment.internal], stable=False
+    )
     for task, read in assignment.tasks.items():
         for each in read:
             position = committed.get(each)
@@ -71,7 +73,7 @@ def find_lag(application: Application, assignment: Assignment, log: Log, now_ms:
 
 
 def held_back(lag: Iterable[PartitionLag]) -> str:
-    """Return how many records open transactions hold back, and in which topics, as text; "" if none are."""
+    """Return the number of records held back by open transactions, and their topics, as text; "" if none are."""
     held: dict[str, int] = {}
     for each in lag:
         if each.held:
@@ -88,13 +90,13 @@ class HeldBack:
         self._application_id = application_id
         self._ends: dict[TopicPartition, int] = {}
         self._warned: dict[TopicPartition, int] = {}
-        """The stable ends at the last look where records are held back, and those that a line was logged for."""
+        """The stable ends of partitions with held-back records: at the last look, and at the last logged line."""
 
     def look(self, log: Log, partitions: Sequence[TopicPartition]) -> None:
         """Log a warning for each partition whose stable end has not moved since the last look; one until it moves."""
         stable = log.end_offsets(partitions)
         highest = log.end_offsets(partitions, stable=False)
-        ends = {each: stable[each] for each in partitions if stable[each] < highest[each]}
+        ends = {partition: stable[partition] for partition in partitions if stable[partition] < highest[partition]}
         for each, end in ends.items():
             if self._ends.get(each) == end and self._warned.get(each) != end:
                 self._warned[each] = end
@@ -112,13 +114,13 @@ def start_positions(
 ) -> dict[TopicPartition, int]:
     """Return where the application would start in each of `partitions` without a position, as `offset_reset` says."""
     resets = offset_resets(application, assignment)
-    return starting_offsets(log, {each: resets.get(each.topic, EARLIEST) for each in partitions}, now_ms)
+    return starting_offsets(log, {partition: resets.get(partition.topic, EARLIEST) for partition in partitions}, now_ms)
 
 
 def offset_resets(application: Application, assignment: Assignment) -> dict[str, str]:
     """Return how topics are first read that a new application does not read from their start."""
     program = application.program
-    sources = {source.name: source for each in program.subtopologies for source in each.sources}
+    sources = {source.name: source for subtopology in program.subtopologies for source in subtopology.sources}
     resets = {
         topic: offset_reset_of(sources[name], application.settings, is_internal=topic in assignment.internal)
         for topics in assignment.sources.values()

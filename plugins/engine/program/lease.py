@@ -51,7 +51,7 @@ class LeaseKeeper(Lease):
             _log.warning("the lease was not given up, and ends by itself in %.0f s: %s", _TTL_SECONDS, error)
 
     def renew(self) -> None:
-        """Renew at once: a process that was frozen stops before it does harm. Raises FencedError if it is lost."""
+        """Renew at once: a frozen process then stops before it does harm. Raises FencedError if the lease is lost."""
         if self.lost is not None:
             raise self.lost
         self._lease.renew()
@@ -66,7 +66,7 @@ class LeaseKeeper(Lease):
 
 
 def driver_name() -> str:
-    """Return how this process is called where a driver is named."""
+    """Return this process's name as a driver, for messages."""
     return f"{os.environ.get('USER') or os.getuid()}@{socket.gethostname()}, process {os.getpid()}"
 
 

@@ -13,12 +13,12 @@ from .stored_id import read_stored, stored_application
 
 
 def read_paused(application_id: str, log: Log) -> Paused:
-    """Return what is paused; nothing if there is no note."""
+    """Return the paused sub-topologies; none without a note."""
     return notes.PAUSED.read(application_id, log)
 
 
 def pause(application: Application, log: Log, subtopologies: Collection[int] = ()) -> Paused:
-    """Pause some sub-topologies more, or all without a number; return what is paused now.
+    """Pause further sub-topologies, or all without a number; return the paused ones.
 
     Runs read the note within some seconds. Raises ConfigError for a number that the program does not have.
     """
@@ -33,14 +33,14 @@ def pause(application: Application, log: Log, subtopologies: Collection[int] = (
 
 
 def resume(application: Application, log: Log, subtopologies: Collection[int] = ()) -> Paused:
-    """Resume some sub-topologies, or all without a number; return what is paused now. Raises as `pause`."""
+    """Resume some sub-topologies, or all without a number; return those still paused. Raises as `pause`."""
     _check(application, subtopologies)
     rest = frozenset(subtopologies) or _numbers(application)
     return _change(application, log, lambda before: Paused(before.of(application) - rest))
 
 
 def check_not_paused(application: Application, log: Log) -> None:
-    """Raise IncompatibleStateError while something is paused: a resharding processes what its topics have."""
+    """Raise IncompatibleStateError while a sub-topology is paused: a resharding processes all records of its topics."""
     numbers = read_paused(application.id, log).of(application)
     if numbers:
         raise IncompatibleStateError(
@@ -51,7 +51,7 @@ def check_not_paused(application: Application, log: Log) -> None:
 
 @contextmanager
 def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
-    """Let what is paused under an id be paused under `to`; the block stores the application there.
+    """Carry pauses from an id to the id `to`; the block stores the application there.
 
     What is paused or resumed meanwhile counts, too: see `change_stored`.
     """
@@ -67,7 +67,7 @@ def carrying_pause(application_id: str, to: str, log: Log) -> Iterator[None]:
 def change_stored(
     application: Application, log: Log, change: Callable[[Application], Paused]
 ) -> tuple[Application, Paused]:
-    """Call `change` with the application as it is stored; return that, and what is paused.
+    """Call `change` with the application as it is stored; return it, and the paused sub-topologies.
 
     A resharding carries the note before and after it stores the application elsewhere: a later change is made there.
     """
@@ -101,4 +101,4 @@ def _check(application: Application, subtopologies: Collection[int]) -> None:
 
 
 def _numbers(application: Application) -> frozenset[int]:
-    return frozenset(each.id for each in application.program.subtopologies)
+    return frozenset(subtopology.id for subtopology in application.program.subtopologies)

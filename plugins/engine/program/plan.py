@@ -1,4 +1,4 @@
-"""Plan: what the start of a program does to the state, the topics and the positions that the last program left."""
+"""Plan: the effects of a program's start on the state, topics and positions of the last program."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class PlannedStore:
     """A store, or one that the program does not name any more, and what becomes of its content.
 
     `fate`: "kept"; "new": it starts empty; "parked": the content stays, and no processor uses it; "comes back": it was
-    parked, and has missed nothing; "filled": from `topic`. `changes`: what is adapted in one commit of each task.
+    parked, and has missed nothing; "filled": from `topic`. `changes`: adaptations, made in one commit of each task.
     """
 
     name: str
@@ -74,11 +74,11 @@ class Plan:
     """What a start of `application_id` does.
 
     `refusal`: why it is refused, and then all else is empty; None if it starts. `is_first`: no program has run under
-    this id. `tasks`: their number. `inputs`: topics from outside. `left_schedules`: names of processors whose
-    saved schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be
-    refused afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition
-    topics. Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`:
-    what only the start itself can check. `circular_topics`: inputs that what reads them writes, and that are not known
+    this id. `tasks`: their number. `inputs`: topics from outside. `left_schedules`: names of processors whose saved
+    schedules no processor takes over; they do not fire. `rollback`: why the program that ran last would be refused
+    afterwards; empty if it would not. `rollback_after`: why it would be while records wait in repartition topics.
+    Stores in `parked` come back with it only until their tasks have processed a record. `left_to_the_start`: checks
+    that only the start itself can make. `circular_topics`: inputs that what reads them writes, and that are not known
     to be intermediate.
     """
 
@@ -98,7 +98,7 @@ class Plan:
     @property
     def parked(self) -> tuple[str, ...]:
         """The stores that the program does not name, and whose content stays."""
-        return tuple(each.name for each in self.stores if each.fate == PARKED)
+        return tuple(store.name for store in self.stores if store.fate == PARKED)
 
     @property
     def is_reversible(self) -> bool:
@@ -107,12 +107,12 @@ class Plan:
 
 
 def plan(application: Application, log: Log) -> Plan:
-    """Return what a start of `application` would do; see `made_plan`."""
+    """Return the plan of a start of `application`; see `made_plan`."""
     return made_plan(application, log)[0]
 
 
 def made_plan(application: Application, log: Log) -> tuple[Plan, ProgramNote]:
-    """Return what a start of `application` would do, and the note of its program, empty if it is refused.
+    """Return the plan of a start of `application`, and the note of its program, empty if it is refused.
 
     Nothing is changed, and the application may run meanwhile. A start makes the same checks, by the same code. What it
     checks besides are schemas at a registry, and a changelog that is at another place now.
@@ -140,7 +140,7 @@ def made_plan(application: Application, log: Log) -> tuple[Plan, ProgramNote]:
 
 
 def _checked(application: Application, log: Log) -> tuple[Checked, list[str]]:
-    """Return the checked application, and where the start goes on in topics that were made again."""
+    """Return the checked application, and the positions at which the start continues in topics that were made again."""
     try:
         return check(application, log), []
     except LostPositionsError as lost:
@@ -183,7 +183,11 @@ def _stores(before: ProgramNote, now: ProgramNote) -> Iterator[PlannedStore]:
 
 def _kept(note: ProgramNote) -> Mapping[str, tuple[int, KeptStore]]:
     """Return the stores that tasks keep, parked ones included, with their sub-topology."""
-    known = {name for each in saved_subtopologies(note).values() for name in each["stores"]} if note else set()
+    known = (
+        {name for subtopology in saved_subtopologies(note).values() for name in subtopology["stores"]}
+        if note
+        else set()
+    )
     return {
         name: (int(number), kept)
         for number, each in note.get("layouts", {}).items()
@@ -193,7 +197,7 @@ def _kept(note: ProgramNote) -> Mapping[str, tuple[int, KeptStore]]:
 
 
 def changes_of_store(was: KeptStore, now: KeptStore) -> Iterator[str]:
-    """Yield what is adapted of a store that is kept in another way than before."""
+    """Yield the adaptations of a store whose form changes."""
     if was.backend != now.backend:
         how = "filled from the changelog" if was.logged and now.logged else "copied on each host"
         yield f"backend {was.backend} becomes {now.backend}, {how}"
@@ -210,7 +214,7 @@ def _left_schedules(checked: Checked, log: Log) -> list[str]:
 
     def left_by(item: tuple[TaskId, Sequence[TopicPartition]]) -> set[str]:
         task, partitions = item
-        read = [each for each in partitions if checked.positions.get(each) is not None]
+        read = [partition for partition in partitions if checked.positions.get(partition) is not None]
         commit = log.last_commit(checked.application.id, str(task), read) if read else None
         if commit is None or not commit.engine_state:
             return set()
@@ -224,9 +228,9 @@ def _left_schedules(checked: Checked, log: Log) -> list[str]:
 
 
 def _internal_topics(checked: Checked, log: Log) -> Iterator[PlannedTopic]:
-    for each in checked.topics:
-        yield PlannedTopic(each.name, each.partitions, CREATED)
-    created = {each.name for each in checked.topics}
+    for topic in checked.topics:
+        yield PlannedTopic(topic.name, topic.partitions, CREATED)
+    created = {topic.name for topic in checked.topics}
     used, were = _own_topics(checked.application, checked.now), _own_topics(checked.application, checked.before)
     topics = log.topics()
     for name in sorted((used | were) & set(topics) - created):
@@ -234,7 +238,7 @@ def _internal_topics(checked: Checked, log: Log) -> Iterator[PlannedTopic]:
 
 
 def _own_topics(application: Application, note: ProgramNote) -> set[str]:
-    """Return the internal topics of a program as the log names them, those of parked stores included."""
+    """Return the internal topics of a program by their names in the log, including parked stores'."""
     found, changelog = repartition_topics(application.id, note), application.settings.log_changelog
     if changelog is not None:
         found |= {changelog.topic_of(application.id, name) for name, (_, each) in _kept(note).items() if each.logged}
@@ -242,13 +246,13 @@ def _own_topics(application: Application, note: ProgramNote) -> set[str]:
 
 
 def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
-    """Yield the topics from outside that tasks read, and those that they no longer read."""
+    """Yield the topics from outside that tasks read, and the ones that they no longer read."""
     application, before = checked.application, checked.before
     counts, internal = checked.assignment.partitions(), checked.assignment.internal
     intermediate = application.program.intermediate_topics(counts, application.settings.intermediate_topics)
     begun = {each.topic for each, position in checked.positions.items() if position is not None}
-    for each in application.program.subtopologies:
-        for topic, source in checked.assignment.sources[each.id].items():
+    for subtopology in application.program.subtopologies:
+        for topic, source in checked.assignment.sources[subtopology.id].items():
             if topic in internal or topic not in counts:
                 continue
             node = application.program.nodes[source]
@@ -267,7 +271,7 @@ def _inputs(checked: Checked) -> Iterator[PlannedTopic]:
 
 
 def _rollback(before: ProgramNote, now: ProgramNote, drained: Collection[str]) -> tuple[str, ...]:
-    """Return why the program that ran last would be refused after this one; `drained`: where no record waits then."""
+    """Return why the last program would be refused after this one. `drained`: internal topics without records."""
     return tuple(check_compatible(_as_saved(now, before), before["fingerprint"], drained)) if before else ()
 
 
@@ -304,12 +308,14 @@ def offline_log(application: Application, before: ProgramNote, partitions: int |
             log.create_topic(topic, usual)
     changelog = settings.log_changelog
     if before:
-        for each in saved_subtopologies(before).values():
-            for name in [name for name, store in each["stores"].items() if store["logged"] and changelog is not None]:
+        for subtopology in saved_subtopologies(before).values():
+            for name in [
+                name for name, store in subtopology["stores"].items() if store["logged"] and changelog is not None
+            ]:
                 assert changelog is not None
                 log.create_topic(
                     changelog.topic_of(application.id, name),
-                    each["tasks"],
+                    subtopology["tasks"],
                     {"cleanup.policy": "compact"},
                     internal=True,
                 )

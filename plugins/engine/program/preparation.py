@@ -79,7 +79,7 @@ class Prepared:
     @property
     def partitions(self) -> list[TopicPartition]:
         """All partitions that tasks read."""
-        return [each for partitions in self.assignment.tasks.values() for each in partitions]
+        return [partition for partitions in self.assignment.tasks.values() for partition in partitions]
 
     def tasks(self) -> Mapping[str, tuple[TopicPartition, ...]]:
         """Return the tasks' partitions by the task id as text."""
@@ -112,9 +112,9 @@ class NewTopic:
 
 @dataclass(frozen=True)
 class Checked:
-    """An application that fits what its log has; nothing is changed yet.
+    """An application that fits its log; nothing is changed yet.
 
-    `before` and `now`: the notes of the program that ran last, and of this one. `topics`: those that a start creates.
+    `before` and `now`: the notes of the last program and of this one. `topics`: the topics that a start creates.
     """
 
     application: Application
@@ -129,7 +129,7 @@ class Checked:
 def check(application: Application, log: Log, *, are_positions_known: bool = False) -> Checked:
     """Check the application against its log, as far as this can be done without changing anything.
 
-    `are_positions_known`: the caller knows how the start goes on without lost positions. Raises TopologyError for
+    `are_positions_known`: the caller knows how the start continues without lost positions. Raises TopologyError for
     missing topics, MissingPackageError for what stores or changelog need, and IncompatibleStateError when the program
     no longer fits what it saved, or committed positions are gone.
     """
@@ -157,7 +157,7 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
 
 
 def circular_topics(application: Application, assignment: Assignment) -> tuple[str, ...]:
-    """Return the inputs that what reads them writes, as far as `intermediate_topics` does not name them."""
+    """Return the inputs that their own readers write, except the ones that `intermediate_topics` names."""
     named = application.settings.intermediate_topics
     return tuple(sorted(application.program.circular_topics(assignment.partitions(), named)))
 
@@ -172,14 +172,14 @@ def _check_intermediate(application: Application, assignment: Assignment) -> Non
 
 
 def _check_packages(application: Application) -> None:
-    """Raise MissingPackageError for what stores, changelog, serdes and settings of plugins need.
+    """Raise MissingPackageError if stores, changelog, serdes or settings of plugins need a missing package.
 
-    Tasks would find it when they are opened, and other parts of a run when topics have been created.
+    Without this check, tasks would fail when they are opened, and other parts of a run after topics have been created.
     """
     settings = application.settings
     settings.check_packages()
     check_serdes(application)
-    for name in {each.backend or settings.store_backend for each in application.program.all_stores()}:
+    for name in {store.backend or settings.store_backend for store in application.program.all_stores()}:
         registry().load("store backend", name)
     scheme = url_scheme(settings.changelog.partition(":")[2])
     if settings.log_changelog is None and scheme not in ("", "file"):
@@ -193,7 +193,7 @@ def _resolve_with_sinks(application: Application, log: Log) -> Assignment:
 
 
 def check_restored(application_id: str, log: Log) -> None:
-    """Raise IncompatibleStateError for an application of which only a part was restored or imported."""
+    """Raise IncompatibleStateError for an application that was only partly restored or imported."""
     if begun := notes.RESTORING.read(application_id, log):
         raise IncompatibleStateError(
             f"application {application_id!r} is being restored or filled ({begun}), or that was cut short: "
@@ -238,8 +238,8 @@ def make_repartition_topics(application: Application, assignment: Assignment, lo
 
 
 def _create(topics: Iterable[NewTopic], log: Log) -> None:
-    for each in topics:
-        log.create_topic(each.name, each.partitions, each.config, internal=True)
+    for topic in topics:
+        log.create_topic(topic.name, topic.partitions, topic.config, internal=True)
 
 
 def _missing_repartition_topics(application: Application, assignment: Assignment) -> list[NewTopic]:
@@ -314,7 +314,7 @@ def make_changelog_topics(application: Application, assignment: Assignment, log:
 def _missing_changelog_topics(
     application: Application, assignment: Assignment, log: Log, before: ProgramNote
 ) -> list[NewTopic]:
-    """Check the changelog topics that are there, and return those that are not; `before`: the last start's note."""
+    """Check the existing changelog topics, and return the missing ones; `before`: the last start's note."""
     changelog = application.settings.log_changelog
     if changelog is None:
         return []
@@ -479,9 +479,10 @@ def open_files(application: Application, log: Log, tasks: int) -> int:
     # Count for the sub-topology with the fewest stores.
     stores = min(
         sum(
-            _of_backend(name) for name in {store.backend or application.settings.store_backend for store in each.stores}
+            _of_backend(name)
+            for name in {store.backend or application.settings.store_backend for store in subtopology.stores}
         )
-        for each in application.program.subtopologies
+        for subtopology in application.program.subtopologies
     )
     return _FILES_OF_HOST + log.open_files(tasks) + tasks * (_FILES_OF_TASK + stores)
 

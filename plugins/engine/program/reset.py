@@ -25,7 +25,7 @@ Offsets = Mapping[TopicPartition, int]
 
 
 @dataclass(frozen=True)
-class Move:
+class PositionMove:
     """The position of an application in a partition, before (`now`) and after (`then`).
 
     `then` None: no position; `offset_reset` decides. `asked`: the offset that was asked for, if the partition does not
@@ -46,12 +46,12 @@ class ResetPlan:
 
     `passed_over`: intermediate topics, which the application writes and reads: it continues at their ends, because it
     writes what they have again. `circular`: inputs that may have results of the application, which it writes again.
-    `topics`: internal topics to delete, each with the number of records that wait there
-    and are dropped. `left_alone`: internal topics that may be another application's, whose id begins with this one's.
-    `tasks`: those with a changelog.
+    `topics`: internal topics to delete, each with the number of records that wait there and are dropped. `left_alone`:
+    internal topics that may be another application's, whose id begins with this one's. `tasks`: the tasks with a
+    changelog.
     """
 
-    moves: tuple[Move, ...]
+    moves: tuple[PositionMove, ...]
     passed_over: frozenset[str]
     circular: tuple[str, ...]
     topics: Mapping[str, int]
@@ -89,7 +89,7 @@ def to_earliest(known: Known) -> Offsets:
 
 def to_latest(known: Known) -> Offsets:
     """Go to the end."""
-    return {each: known.ends[each] for each in known.positions}
+    return {position: known.ends[position] for position in known.positions}
 
 
 def to_time(timestamp_ms: int) -> Destination:
@@ -106,10 +106,10 @@ def to_offsets(offsets: Offsets) -> Destination:
     """Go to given offsets. Raises ConfigError for a partition that the application does not read."""
 
     def choose(known: Known) -> Offsets:
-        for each in offsets:
-            if each not in known.ends:
+        for offset in offsets:
+            if offset not in known.ends:
                 raise ConfigError(
-                    f"{each.topic}:{each.partition}={offsets[each]}: {known.none_such}: "
+                    f"{offset.topic}:{offset.partition}={offsets[offset]}: {known.none_such}: "
                     f"{', '.join(f'{topic}:{partition}' for topic, partition in known.ends)}"
                 )
         return offsets
@@ -122,8 +122,8 @@ def plan_reset(
 ) -> ResetPlan:
     """Return the plan of a reset; changes nothing. With `topics`, positions in other topics stay.
 
-    An intermediate topic that is not named is passed over to its end. Raises ConfigError for what the application does
-    not read, TopologyError when one of its topics is missing.
+    An intermediate topic that is not named is passed over to its end. Raises ConfigError for topics that the
+    application does not read, TopologyError when one of its topics is missing.
     """
     infos = log.topics()
     # Without the internal topics: a reset must be possible where those do not fit the program any more.
@@ -180,10 +180,10 @@ def reset(
     """Carry a plan out; return remarks about what could not be deleted. The caller holds the application's lease.
 
     `check_lease` raises when the lease was lost. It is called before each step: a process that was frozen must not
-    delete what its successor has begun. `world`: the changelogs' files; None: the machine's.
+    delete its successor's data. `world`: the changelogs' files; None: the machine's.
 
-    One step, the log's `set_positions`, is the reset. Killed before it, the application goes on from its old positions;
-    killed after it, it starts at the new ones, without state. Everything else may be half done:
+    The log's `set_positions` is the reset, in one step. Killed before it, the application continues from its old
+    positions; killed after it, it starts at the new ones, without state. Everything else may be half done:
 
     - Spark's checkpoint is deleted before it: later, the checkpoint would have commits that the log does not have, and
       a run would be refused. It has nothing that is not in the log.
@@ -236,7 +236,7 @@ def _moves(
     destination: Destination,
     topics: Sequence[str] | None,
     between: Collection[str],
-) -> Iterable[Move]:
+) -> Iterable[PositionMove]:
     partitions = [each for read in assignment.tasks.values() for each in read if each.topic not in assignment.internal]
     named = partitions if topics is None else _of_topics(application, partitions, topics)
     moving = [each for each in named if each.topic not in between]
@@ -247,25 +247,25 @@ def _moves(
     asked = destination(
         Known(log, positions, {each: starts[each] for each in moving}, {each: ends[each] for each in named})
     )
-    for each in sorted(partitions):
-        move = Move(*each, committed[each], committed[each])
-        if each in asked:
-            nearest = min(max(asked[each], starts[each]), ends[each])
-            move = replace(move, then=nearest, asked=asked[each] if nearest != asked[each] else None)
-        elif each.topic in between:
-            move = replace(move, then=ends[each], is_passed_over=True)
+    for partition in sorted(partitions):
+        move = PositionMove(*partition, committed[partition], committed[partition])
+        if partition in asked:
+            nearest = min(max(asked[partition], starts[partition]), ends[partition])
+            move = replace(move, then=nearest, asked=asked[partition] if nearest != asked[partition] else None)
+        elif partition.topic in between:
+            move = replace(move, then=ends[partition], is_passed_over=True)
         yield move
 
 
 def _of_topics(
     application: Application, partitions: Sequence[TopicPartition], topics: Sequence[str]
 ) -> list[TopicPartition]:
-    names = sorted({each.topic for each in partitions})
+    names = sorted({partition.topic for partition in partitions})
     for topic in topics:
         if topic not in names:
             advice = did_you_mean(topic, names) or f"it reads: {', '.join(names)}"
             raise ConfigError(f"application {application.id!r} has no source topic {topic!r}; {advice}")
-    return [each for each in partitions if each.topic in topics]
+    return [partition for partition in partitions if partition.topic in topics]
 
 
 def _internal_topics(application_id: str, assignment: Assignment, before: Iterable[str]) -> set[str]:

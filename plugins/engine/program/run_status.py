@@ -1,4 +1,4 @@
-"""RunStatus: what a driver says of its run, in a topic of the application; `penstock status` and metrics show it."""
+"""RunStatus: a driver's report of its run, in a topic of the application; `penstock status` and metrics show it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LIVE_SECONDS = 300.0
 may make no turn, and longer than a broker is away at a restart."""
 _KEY = b"status"
 _LATEST = 4
-"""So many of the latest records are looked at: one of a driver that was frozen may follow its successor's."""
+"""Number of latest records to read: a frozen driver's report may follow its successor's."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class TaskStatus(Counts):
 
     `slot`, `host` and `process` say where it runs. `is_open`: False while it is being opened, which may be a long
     restore. `restore_seconds`: time spent opening it. `records_per_second`: records in, over the last minute.
-    `last_commit_ms`: when the driver heard of its last commit. `punctuations`: how many punctuators were called.
-    `state_bytes`: the size of its local state on disk, up to half a minute old. `restoring`: how far its state is
-    restored, while that lasts. `visits`: by visitor, as in TaskReport.
+    `last_commit_ms`: time at which the driver got the report of its last commit. `punctuations`: number of punctuator
+    calls. `state_bytes`: the size of its local state on disk, up to half a minute old. `restoring`: progress of its
+    restore, if one is running. `visits`: by visitor, as in TaskReport.
     """
 
     task: str
@@ -57,7 +57,7 @@ class TaskStatus(Counts):
 class VisitOfRun:
     """The latest visit of a visitor, as far as the run's tasks have said. `state`: "not over", "over" or "stopped".
 
-    `asked_ms`: when it was asked for. `done` of `tasks` tasks are over, and `visited` entries were visited in all.
+    `asked_ms`: time of the request. `done` of `tasks` tasks are over, and `visited` entries were visited in all.
     """
 
     visitor: str
@@ -69,8 +69,8 @@ class VisitOfRun:
 
     @classmethod
     def of(cls, visit: Visit, tasks: Iterable[TaskStatus]) -> VisitOfRun:
-        """Return how far a visit is."""
-        counts = [each.visits[visit.visitor] for each in tasks if visit.visitor in each.visits]
+        """Return the progress of a visit."""
+        counts = [task.visits[visit.visitor] for task in tasks if visit.visitor in task.visits]
         done = sum((number, is_over) >= (visit.number, 1) for number, is_over, _ in counts)
         visited = sum(visited for number, _, visited in counts if number == visit.number)
         state = "stopped" if visit.is_stopped else "over" if done == len(counts) > 0 else "not over"
@@ -94,7 +94,7 @@ class SlotHost:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that went wrong and was mended, and when."""
+    """A fault that was repaired, and when."""
 
     at_ms: int
     text: str
@@ -117,15 +117,14 @@ class Health:
 class RunStatus(DetailedCounts):
     """A run as its driver knows it. Counts are of the whole run; times are the driver's clock.
 
-    `number` counts the application's runs. `written_ms`: when the driver said this. `ended_ms`: when the run ended;
-    None while it goes on. `ended_by`: "done" when everything was processed, a signal's name, or "stop"; None after an
-    error, which is in `error`. `workers_lost` and `moves`: as in `RunSummary`.
-    `events`: the latest of them, the oldest first. `phase`: the state of the run as `Running.state` has it, "" from an
-    earlier release; `phase_since_ms`: when it began. `paused`: the sub-topologies that are paused. `turned_ms`: when
-    the run's loop made its last turn; None before the first. `times`: by name as in TaskReport, and then by
-    sub-topology, the data of a histogram. `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of
-    gets, of puts and of reads of the store backend, and seconds of these reads, by store. `visits`: the latest of each
-    visitor that was asked for.
+    `number` counts the application's runs. `written_ms`: time of this report. `ended_ms`: end of the run; None while it
+    continues. `ended_by`: "done" when everything was processed, a signal's name, or "stop"; None after an error, which
+    is in `error`. `workers_lost` and `moves`: as in `RunSummary`. `events`: the latest of them, the oldest first.
+    `phase`: the state of the run as `Running.state` has it, "" from an earlier release; `phase_since_ms`: when it
+    began. `paused`: the sub-topologies that are paused. `turned_ms`: when the run's loop made its last turn; None
+    before the first. `times`: by name as in TaskReport, and then by sub-topology, the data of a histogram.
+    `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of gets, of puts and of reads of the
+    store backend, and seconds of these reads, by store. `visits`: the latest of each visitor that was asked for.
     """
 
     application_id: str
@@ -179,7 +178,7 @@ class RunStatus(DetailedCounts):
                 where = f"{host.host}, process {host.process}"
                 text = f"the task host of slot {host.slot} ({where}) has said nothing for {silent:.0f} s"
                 return Health(silent <= LIVE_SECONDS, False, text)
-        closed = sum(not each.is_open for each in self.tasks)
+        closed = sum(not task.is_open for task in self.tasks)
         if self.phase not in ("", RUNNING) or closed:
             tasks = f": {closed} of {len(self.tasks)} tasks are not open" if self.tasks and closed else ""
             return Health(True, False, f"the application is {self.phase or 'rebalancing'}{tasks}")

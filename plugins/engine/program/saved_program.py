@@ -63,7 +63,7 @@ def check_location(application: Application, assignment: Assignment, log: Log, i
 
 
 def moved_location(application: Application, assignment: Assignment, log: Log, identity: str) -> tuple[str, str] | None:
-    """Return where the changelog was, and where it is now; None if that is the same, or nothing is noted."""
+    """Return the recorded and the present location of the changelog; None if they are the same, or none is recorded."""
     if not stateful_tasks(application, assignment) or application.settings.log_changelog is not None:
         return None
     now, before = shown_location(application.settings), noted_location(application.id, log, identity)
@@ -71,7 +71,7 @@ def moved_location(application: Application, assignment: Assignment, log: Log, i
 
 
 def note_location(application: Application, log: Log, identity: str) -> None:
-    """Note in the log where the changelog is now."""
+    """Record the changelog's location in the log."""
     notes.CHANGELOG.of(identity).write(application.id, log, shown_location(application.settings))
 
 
@@ -89,7 +89,7 @@ def stores_of(application: Application, task: TaskId) -> list[str]:
 
 
 def shown_location(settings: Settings) -> str:
-    """Return the changelog as it is noted: the absolute location, without secrets."""
+    """Return the location of the changelog as recorded: absolute, without secrets."""
     name, _, location = settings.changelog.partition(":")
     place = resolve(settings, location)
     shown: str = hide("changelog", f"{name}:{place if '://' in place else os.path.abspath(place)}")
@@ -97,7 +97,7 @@ def shown_location(settings: Settings) -> str:
 
 
 def noted_location(application_id: str, log: Log, identity: str) -> str | None:
-    """Return the changelog as it was noted last, without secrets; None if it never was, or is in the log."""
+    """Return the last recorded location of the changelog; None if there is none, or the changelog is in the log."""
     return notes.CHANGELOG.of(identity).read(application_id, log) or None
 
 
@@ -223,10 +223,10 @@ def drop_store(note: ProgramNote, number: str, name: str) -> None:
 class SavedTask:
     """A task with stores.
 
-    `partitions`: those that it reads. `layouts`: how its stores are kept, now and before. `identity`: the application's
-    incarnation in the log. `changelog`: where the history was when the application started last, without secrets; None
-    if it is in the log. `count`: how many tasks its sub-topology has, among which keys are divided. `forms`: by store
-    and field, the written forms of its serdes.
+    `partitions`: its input partitions. `layouts`: the present and earlier layouts of its stores. `identity`: the
+    application's incarnation in the log. `changelog`: where the history was when the application started last, without
+    secrets; None if it is in the log. `count`: number of tasks of its sub-topology, which share the keys. `forms`: by
+    store and field, the written forms of its serdes.
     """
 
     id: str
@@ -289,7 +289,7 @@ def task_partitions(note: ProgramNote) -> Mapping[str, tuple[TopicPartition, ...
 
 
 def saved_layouts(note: ProgramNote, number: str) -> Layouts:
-    """Return how the tasks of a sub-topology keep their stores, now and before."""
+    """Return the present and earlier layouts of a sub-topology's stores."""
     saved = note["layouts"].get(number, {"now": {}, "earlier": {}})
     earlier = {name: layout_from_data(layout) for name, layout in saved["earlier"].items()}
     return Layouts(layout_from_data(saved["now"]), earlier)

@@ -14,10 +14,10 @@ from penstock.plugins.engine.task import notes
 class StoredAs:
     """Where an application is since its last resharding.
 
-    `id`: its commits, internal topics and state have this id. `before`: that of the layout before, "" once it was given
-    up. `sources`: by source topic that was replaced, the one that is read instead; `left`: those that were replaced
-    earlier. `starts`: the positions with which the tasks began, by topic and partition. `unused`: the id of a layout
-    that was given up, while not all of it is deleted.
+    `id`: its commits, internal topics and state have this id. `before`: the id of the previous layout, "" once it was
+    given up. `sources`: replaced source topics, with their replacements; `left`: source topics replaced earlier.
+    `starts`: the positions with which the tasks began, by topic and partition. `unused`: the id of a layout that was
+    given up, while not all of it is deleted.
     """
 
     id: str
@@ -29,13 +29,13 @@ class StoredAs:
 
 
 def read_stored(application_id: str, log: Log) -> StoredAs:
-    """Return where an application is; one that was never resharded has its own id."""
+    """Return where an application is stored; without a resharding it has its own id."""
     saved = notes.STORED_AS.read(application_id, log)
     return StoredAs(**saved) if saved else StoredAs(application_id)
 
 
 def write_stored(application_id: str, lease: Lease, stored: StoredAs) -> None:
-    """Say where an application is from now on, in one write. Raises as `Note.write`."""
+    """Record where an application is stored, in one write. Raises as `Note.write`."""
     notes.STORED_AS.write(application_id, lease, asdict(stored))
 
 

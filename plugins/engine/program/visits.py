@@ -1,4 +1,4 @@
-"""Visits: which visitors of an application were asked for, as a note in its log, and how far each is."""
+"""Visits: requested visits of an application, as a note in its log, and the progress of each."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def stop_visits(application: Application, log: Log, visitor: str) -> int:
 
 
 def visit_statuses(application: Application, log: Log, tasks: Tasks | None = None) -> list[VisitStatus]:
-    """Return how far each visit of the note is, by the last commits of `tasks`; None: those of the topics of now."""
+    """Return the progress of each visit in the note, by the last commits of `tasks`; None: the present tasks."""
     asked = asked_visits(application.id, log)
     if not asked:
         return []
@@ -133,7 +133,7 @@ def visit_statuses(application: Application, log: Log, tasks: Tasks | None = Non
 
 def check_no_visits(application: Application, log: Log, tasks: Tasks) -> None:
     """Raise IncompatibleStateError while a visit is not over in all tasks: other tasks could not continue it."""
-    left = [each.visit.visitor for each in visit_statuses(application, log, tasks) if not each.is_over]
+    left = [status.visit.visitor for status in visit_statuses(application, log, tasks) if not status.is_over]
     if left:
         raise IncompatibleStateError(
             f"application {application.id!r}: a visit of {left[0]} is not over, and tasks of another number of "
@@ -144,7 +144,7 @@ def check_no_visits(application: Application, log: Log, tasks: Tasks) -> None:
 
 def _over(application: Application, log: Log) -> set[int]:
     """Return the numbers of the visits that are over, for ever."""
-    return {each.visit.number for each in visit_statuses(application, log) if each.is_over}
+    return {status.visit.number for status in visit_statuses(application, log) if status.is_over}
 
 
 def _is_over(state: VisitProgress, visit: Visit) -> bool:

@@ -1,4 +1,4 @@
-"""Companion: what a run has beside its tasks, and OpenApplication, a prepared one with its log and lease."""
+"""Companion: a part of a run beside its tasks. OpenApplication: a prepared application with its log and lease."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class OpenApplication:
         self.prepared = prepare_and_continue(self.application, self.log, self.lease.renew)
 
     def take(self, reports: Sequence[TaskReport]) -> None:
-        """Note the partitions that have a committed position now, and purge processed records of repartition topics.
+        """Record the partitions with a committed position, and purge processed records of repartition topics.
 
         A reset makes these topics again. A driver that was frozen over it must not delete what the new ones have.
         """
@@ -83,7 +83,7 @@ class RunView:
     """A run as its companions see it.
 
     `application`: as it was given, with the id and the settings of the run. `waits`: the run waits for the end of
-    another driver. `has_tasks_here`: its tasks run on this machine. `status` and `lag` return what the run knows now.
+    another driver. `has_tasks_here`: its tasks run on this machine. `status` and `lag` return the run's latest ones.
     """
 
     application: Application
@@ -94,39 +94,39 @@ class RunView:
 
 
 class Companion:
-    """What a run has beside its tasks. One is made for each run; what a method raises ends the run.
+    """A part of a run beside its tasks. One is made for each run; an error of a method ends the run.
 
-    A plugin names its companions in the hook `penstock_companions`. Those whose settings do not want them do nothing.
-    The methods of a run are called in the run's thread.
+    A plugin names its companions in the hook `penstock_companions`. A companion that the run's settings do not ask for
+    does nothing. Its methods are called in the run's thread.
     """
 
     def __init__(self, run: RunView) -> None:
         self.run = run
 
     def around(self) -> AbstractContextManager[object]:
-        """Return what is entered before the application is opened, and left after it is closed."""
+        """Return a context manager to enter before the application is opened, and to leave after it is closed."""
         return nullcontext()
 
     def wait(self) -> None:
-        """Do what is to be done while another driver runs the application; called again and again until it ends."""
+        """Work while another driver runs the application; called repeatedly until that driver ends."""
 
     def beside(self, running: OpenApplication) -> AbstractContextManager[object]:
-        """Return what is entered before the tasks begin to run, and left before the application is closed."""
+        """Return a context manager to enter before the tasks run, and to leave before the application is closed."""
         return nullcontext()
 
     @classmethod
     def queries(cls, application: Application) -> Any:
-        """Return what answers `running.queries` on this machine, with `store` and `close`; None: this one does not."""
+        """Return the object behind `running.queries`, with `store` and `close`; None if this companion has none."""
         return None
 
     @classmethod
     def pages(cls, application: Application) -> Any:
-        """Return what makes the pages of the server of queries (`ServerOptions.pages`); None: this one has none."""
+        """Return the factory of further pages of the query server (`ServerOptions.pages`); None if there are none."""
         return None
 
 
 def not_a_companion(found: Any) -> str | None:
-    """Return why something is no class of companions; None if it is one."""
+    """Return why `value` is no class of companions; None if it is one."""
     if isinstance(found, type) and issubclass(found, Companion):
         return None
     return f"expected a class of Companion (`{Companion.__module__}`), found {found!r}"

@@ -16,11 +16,11 @@ from typing import Any, TypeVar
 
 from penstock import Application, Commit, LeaseTakenError, PenstockError, RuntimeUnavailableError, World
 from penstock.plugins.engine.host.application_engine import ApplicationEngine
-from penstock.plugins.engine.host.client import Client, HostSpec, end_hosts
+from penstock.plugins.engine.host.client import HostClient, HostSpec, end_hosts
 from penstock.plugins.engine.host.continuous_engine import ContinuousEngine
 from penstock.plugins.engine.host.executor_identity import ExecutorIdentity
 from penstock.plugins.engine.host.log_lines import HostLogReader
-from penstock.plugins.engine.host.place import Process, started_at
+from penstock.plugins.engine.host.place import ProcessId, started_at
 from penstock.plugins.engine.host.reports import STUCK_SECONDS, Meter, SlotMessage, SlotPlan, TaskFailure
 from penstock.plugins.engine.host.slot_engine import HostInfo, SlotCargo, SlotEngine, SlotRequest
 from penstock.plugins.engine.program.preparation import check_open_files
@@ -31,7 +31,7 @@ from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from .companion import OpenApplication, prepared_application
 from .engine import Engine
 from .order import RunOrder, Trigger
-from .planning.control import Control, OwnOrders, Plan
+from .planning.control import Control, OwnOrders, PlannedApplication
 from .planning.planner import BatchPlanner
 from .progress import EndedBatch, RunSummary
 from .query import HostMessages, Query, SteppingDriver, stepping
@@ -52,12 +52,12 @@ class MachineHost:
 
     def __init__(self, application_id: str, spec: HostSpec) -> None:
         self._application_id = application_id
-        own = Process(os.getpid(), started_at(os.getpid()), "the process of the engine")
-        self._client = Client(replace(spec, watched=(own,)))
+        own = ProcessId(os.getpid(), started_at(os.getpid()), "the process of the engine")
+        self._client = HostClient(replace(spec, watched=(own,)))
         self._has_answered = False
 
     def call(self, request: SlotRequest) -> SlotMessage:
-        """Return what the tasks did; an error is in the message, and so are hosts that were lost."""
+        """Return the tasks' reports in a message, with errors and lost hosts."""
         reason = "host lost" if self._has_answered else "first"
         try:
             message: SlotMessage = self._client.call(request, reason, _SILENT_SECONDS)
@@ -89,7 +89,7 @@ class OwnHost:
         self._engine: SlotEngine | None = None
 
     def call(self, request: SlotRequest) -> SlotMessage:
-        """Return what the tasks did; an error is in the message."""
+        """Return the tasks' reports in a message, with their error."""
         try:
             if self._engine is None:
                 self._engine = self._cargo.engine(HostInfo(self._world.token(8), 0, "", "first", Meter(), self._world))
@@ -128,8 +128,8 @@ class EmbeddedQuery(Query):
     """The query of a prepared application, in as many task hosts as `processes`; 0: in this process.
 
     With `clock_ms` and `step` the caller sets the planner's clock and steps (see Control). `is_continuous`: tasks work
-    on their own, and are asked twice a second what they did. `world`: what it takes from outside; hosts beside this
-    process have a world of their own.
+    on their own, and are asked twice a second what they did. `world`: its World; hosts beside this process have a world
+    of their own.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class EmbeddedQuery(Query):
 
     def _run_batches(self, trigger: Trigger) -> None:
         """Plan batches and run them, as Spark's query does."""
-        plan = Plan.of(
+        plan = PlannedApplication.of(
             self._prepared,
             self._number,
             self._world.token(8),
@@ -271,7 +271,7 @@ class EmbeddedQuery(Query):
             self._stopping.wait(max(0.0, began + trigger.interval_ms / 1000 - self._world.seconds()))
 
     def _renew(self, trigger: Trigger) -> None:
-        """Let the tasks work on their own, and ask what they did, until the end."""
+        """Let the tasks work on their own, and ask for their reports, until the end."""
         number, opens, asked_at = 0, True, self._world.seconds()
         while True:
             stopping = self._stopping.is_set()
@@ -292,13 +292,15 @@ class EmbeddedQuery(Query):
             number += opens
             seconds, asked_at = self._world.seconds() - asked_at, self._world.seconds()
             # Tasks that were taken over, and those of a host that was lost, are opened again.
-            opens = self._note(number if opens else None, seconds, messages) or any(each.losses for each in messages)
+            opens = self._note(number if opens else None, seconds, messages) or any(
+                message.losses for message in messages
+            )
             if stopping:
                 return
             self._stopping.wait(_RENEWAL_SECONDS)
 
     def _call(self, plans: Mapping[int, SlotPlan]) -> list[SlotMessage]:
-        """Hand the hosts their plans, side by side; return what they did."""
+        """Hand the hosts their plans in parallel; return their messages."""
         known = dict(self._known)
         messages = self._of_each(lambda slot: self._hosts[slot].call(SlotRequest(plans[slot], known, self._executor)))
         for result in (result for message in messages for result in message.results):
@@ -310,7 +312,7 @@ class EmbeddedQuery(Query):
         return list((map if self._callers is None else self._callers.map)(work, self._hosts))
 
     def _note(self, number: int | None, seconds: float, messages: list[SlotMessage]) -> bool:
-        """Note what the hosts did; return whether a task was taken over. Raises what a task failed with."""
+        """Record the hosts' reports; return whether a task was taken over. Raises the error that a task failed with."""
         failures: list[TaskFailure] = []
         batch = self._messages.batch(number, seconds, messages, failures)
         self._batches.put(batch)
@@ -321,9 +323,9 @@ class EmbeddedQuery(Query):
         return bool(failures)
 
     def _check_turns(self, messages: list[SlotMessage]) -> None:
-        for each in messages:
-            if each.stuck_seconds > STUCK_SECONDS:
-                self._hosts[each.slot].end_stuck(each)
+        for message in messages:
+            if message.stuck_seconds > STUCK_SECONDS:
+                self._hosts[message.slot].end_stuck(message)
 
 
 _OF_SPARK = {"parallelism": "; 'processes' spreads its tasks over processes", "checkpoint_dir": ""}

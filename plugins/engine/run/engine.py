@@ -1,4 +1,4 @@
-"""Engine: what runs applications. Plugins name theirs in a hook. StartedRun: the handle of a run in a thread."""
+"""Engine: the interface of an engine, which runs applications. StartedRun: the handle of a run in a thread."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class StartedRun:
                     f"application {self._run.application_id!r} does not run any more: its stores cannot be asked"
                 )
             if self._queries is None:
-                opened = (each.queries(self.application) for each in reversed(companions()))  # ours last
+                opened = (companion.queries(self.application) for companion in reversed(companions()))  # ours last
                 self._queries = next((each for each in opened if each is not None), None)
                 if self._queries is None:
                     raise ConfigError("no installed companion answers queries: `penstock plugins` lists companions")
@@ -142,7 +142,7 @@ class StartedRun:
 
     @property
     def paused(self) -> frozenset[int]:
-        """The numbers of the sub-topologies of which no task processes records any more."""
+        """The numbers of fully paused sub-topologies: no task processes their records any more."""
         return self._lifecycle.paused
 
     def pause(self, *subtopologies: int) -> None:
@@ -293,12 +293,12 @@ _is_registered = False
 
 def _stop_left() -> None:
     runs = [each for each in _left if each.process == os.getpid()]
-    for each in runs:
-        if not each.stop.is_set():
-            _warn(each)
-        each.stop.set()
-    for each in runs:
-        each.end(_EXIT_SECONDS)
+    for run in runs:
+        if not run.stop.is_set():
+            _warn(run)
+        run.stop.set()
+    for run in runs:
+        run.end(_EXIT_SECONDS)
 
 
 class Engine(ABC):
@@ -310,10 +310,10 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, application: Application, order: RunOrder, **options: Any) -> RunSummary:
-        """Run `application` until it is done or stopped, and return what it did.
+        """Run `application` until it is done or stopped, and return its summary.
 
         Raises TopologyError for topics that are missing, IncompatibleStateError when the program no longer fits what it
-        saved, LogError when another driver runs the application, and what a task failed with.
+        saved, LogError when another driver runs the application, and the error that a task failed with.
         """
 
     def run_with(

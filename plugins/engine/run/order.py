@@ -1,4 +1,4 @@
-"""RunOrder, with its Trigger and Lifecycle: what the caller of a run gives besides the application."""
+"""RunOrder, with its Trigger and Lifecycle: the caller's options of a run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ STARTING, REBALANCING, RUNNING = "starting", "rebalancing", "running"
 STOPPING, STOPPED, FAILED = "stopping", "stopped", "failed"
 STATES = STARTING, REBALANCING, RUNNING, STOPPING, STOPPED, FAILED
 _AFTER = {STOPPING: {STOPPED, FAILED}, STOPPED: frozenset[str](), FAILED: frozenset[str]()}
-"""The states that may follow a state; after one that is not named, any."""
+"""The states that may follow a state; any state may follow one that is not named."""
 
 _log = logging.getLogger("penstock.runs")
 
@@ -50,7 +50,7 @@ class Lifecycle:
         self._application_id, self._listener = application_id, listener
 
     def enter(self, state: str) -> None:
-        """Change the state; a run that ends does not go back to work, and one that has ended stays as it is."""
+        """Change the state. A run that is ending cannot start work again, and an ended one stays ended."""
         with self._changing:
             before = self.state
             if state == before or state not in _AFTER.get(before, {state}):

@@ -18,10 +18,10 @@ class RunSummary(DetailedCounts):
     """A run after its end. Times by phase are added up over all tasks.
 
     `lag`: offsets between committed positions and the ends of the topics, internal ones included. `tasks`: their
-    number. `hosts`: what each task host took of its machine, as of the last batch. `workers_lost`: how often a task
-    host was replaced, or the query started again. `stopped_by`: a signal's name, or "stop" when the caller asked; None
-    when everything was processed. `moves`: how many slots went to another executor, by reason. All `openings` but
-    "first" are of tasks that were open before.
+    number. `hosts`: each task host's use of its machine, as of the last batch. `workers_lost`: how often a task host
+    was replaced, or the query started again. `stopped_by`: a signal's name, or "stop" when the caller asked; None when
+    everything was processed. `moves`: number of slots moved to another executor, by reason. All `openings` but "first"
+    are of tasks that were open before.
     """
 
     application_id: str
@@ -41,8 +41,8 @@ class RunProgress(RunSummary):
 
     `records_per_second` and `records_out_per_second`: over the last batch that read something; in continuous mode over
     the last seconds. `reports`: the tasks' reports of the last batch, or of heartbeats since the last progress; empty
-    for progress within a batch. `batch_seconds`: how long that batch took. `restoring`: by task, how far the state of
-    tasks is restored that are being opened.
+    for progress within a batch. `batch_seconds`: duration of that batch. `restoring`: progress of running restores, by
+    task.
     """
 
     positions: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -58,8 +58,8 @@ class RunProgress(RunSummary):
 class EndedBatch:
     """A batch after its end: its number, how long it took, the reports of the tasks that it ran, and its hosts.
 
-    `losses`: what happened to hosts that were lost in it. In continuous mode what the hosts did since their last
-    heartbeats is one without a number, too.
+    `losses`: lost hosts, with reasons. In continuous mode what the hosts did since their last heartbeats is one without
+    a number, too.
     """
 
     number: int | None
@@ -123,4 +123,4 @@ class RecentRates:
 
 
 def _records(reports: Sequence[TaskReport]) -> tuple[int, int]:
-    return sum(each.records_in for each in reports), sum(each.records_out for each in reports)
+    return sum(report.records_in for report in reports), sum(report.records_out for report in reports)

@@ -32,7 +32,7 @@ from .slots import Slots
 class Query(ABC):
     """Runs the tasks of a prepared application. All methods are called by one thread, that of the run.
 
-    `orders` is where its planner finds what it has to do; at first that is `control`.
+    `orders`: the source of its planner's orders; at first that is `control`.
     """
 
     slots: Slots
@@ -66,7 +66,7 @@ class Query(ABC):
                 self._orders.write(changed)
 
     def pause(self, subtopologies: Collection[int]) -> None:
-        """Let the tasks of these sub-topologies process nothing, and those of all others work."""
+        """Pause the tasks of these sub-topologies, and resume all others."""
         self.slots.paused = frozenset(subtopologies)
         self.set_control(paused=sorted(subtopologies), next_tick=self.slots.next_tick())
 
@@ -81,7 +81,7 @@ class Query(ABC):
 
     @abstractmethod
     def drain(self) -> None:
-        """Begin no more work, and let tasks commit what they have; returns at once."""
+        """Begin no more work, and let tasks commit their work; returns at once."""
 
     @abstractmethod
     def is_at_rest(self) -> bool:
@@ -89,11 +89,11 @@ class Query(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """Stop the query; what is not committed does not count."""
+        """Stop the query; uncommitted work does not count."""
 
     @abstractmethod
     def close(self) -> None:
-        """Stop the query and remove what it left on this host; idempotent."""
+        """Stop the query and remove its files on this host; idempotent."""
 
     @property
     def moves(self) -> Counter[str]:
@@ -174,7 +174,7 @@ _log = logging.getLogger("penstock.runs")
 
 
 class HostMessages:
-    """Notes in `slots` what hosts say. `uncaught`: the setting `uncaught_exception_handler`."""
+    """Passes the hosts' messages to `slots`. `uncaught`: the setting `uncaught_exception_handler`."""
 
     def __init__(self, slots: Slots, repeats: Repeats, uncaught: UncaughtExceptionHandler) -> None:
         self._slots = slots

@@ -119,15 +119,18 @@ def begun(
 ) -> Iterator[tuple[R, StopRequest, RunStatistics]]:
     """Begin a run: open the application, with the run's companions around and beside it, and listen for a stop.
 
-    `opened` opens the application; it takes what says whether to wait (more) for another driver's end.
-    `has_tasks_here`: the tasks run on this machine.
+    `opened` opens the application; its argument is a function that returns whether to wait (further) for another
+    driver's end. `has_tasks_here`: the tasks run on this machine.
     """
     lifecycle = order.lifecycle
     lifecycle.listen(application.id, STATE_LISTENER.of(application.settings))
     statistics = RunStatistics(application.id, order.trigger.text, lifecycle=lifecycle)
     view = RunView(application, order.waits, has_tasks_here, statistics.status, lambda: statistics.lag)
     try:
-        with _surroundings([each(view) for each in companions()], order, opened, statistics) as (running, stop):
+        with _surroundings([companion(view) for companion in companions()], order, opened, statistics) as (
+            running,
+            stop,
+        ):
             lifecycle.enter(REBALANCING)
             yield running, stop, statistics
     except BaseException as error:
@@ -312,7 +315,7 @@ class RunLoop(ABC):
         )
 
     def _quiet_seconds(self) -> float:
-        """Return how long ago the last batch with work ended; a run that should end is not quiet."""
+        """Return the seconds since the last batch with work; 0 for a run that should end."""
         return 0.0 if self._wants_to_stop() else time.monotonic() - self._worked_at
 
     def _all_moves(self) -> dict[str, int]:
@@ -335,7 +338,9 @@ class RunLoop(ABC):
             self._next_maintenance = now + _MAINTENANCE_SECONDS
             self._maintain()
             assignment = running.prepared.assignment
-            sources = [each for each in running.prepared.partitions if each.topic not in assignment.internal]
+            sources = [
+                partition for partition in running.prepared.partitions if partition.topic not in assignment.internal
+            ]
             self._held_back.look(running.log, sources)
         if self._trigger.drains:
             return
@@ -369,7 +374,7 @@ class RunLoop(ABC):
         self._next_assignment = ended + max(rest, _COST_SHARE * (ended - now))
 
     def _look_at_pauses(self, query: Query) -> None:
-        """Read which sub-topologies are paused, and which visits were asked for; tell the query what has changed."""
+        """Read which sub-topologies are paused, and which visits were asked for; pass changes to the query."""
         began, running, lifecycle = time.monotonic(), self._running, self._lifecycle
         lifecycle.looks_at_pauses.clear()
         paused = read_paused(running.application.id, running.log).of(running.application)

@@ -1,4 +1,4 @@
-"""Slots: what the driver knows of the task hosts, from the reports of each batch."""
+"""Slots: the driver's view of the task hosts, from the reports of each batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Slots:
         self.processes: dict[str, int] = {}
         """The process that ran each task last."""
         self.restoring: dict[str, RestoreProgress] = {}
-        """How far the state of tasks is restored that are being opened, as of the last message."""
+        """Progress of the restores of tasks that are being opened, as of the last message."""
         self._gone: set[str] = set()
         self._early: dict[str, set[str]] = {}
         """By the token of a host that no batch has named yet: the tasks that it has open."""
@@ -49,11 +49,11 @@ class Slots:
         """How many hosts were lost."""
 
     def take(self, message: SlotMessage, *, is_heartbeat: bool = False) -> tuple[list[TaskReport], list[TaskFailure]]:
-        """Note what a slot's tasks did; return their reports and failures.
+        """Record the reports of a slot's tasks; return reports and failures.
 
         Only a batch says which host has a slot. A heartbeat may be of a frozen host, of one whose executor lost the
         slot, or of a new one: its work is returned, but no failures after it has a successor. Each lost host counts
-        once, and so does work that a host tells again until it is heard.
+        once, and so does work that a host reports repeatedly.
         """
         failures = [] if message.failure is None else [message.failure]
         if message.elsewhere:
@@ -91,12 +91,12 @@ class Slots:
         return reports + results, failures + others
 
     def is_host(self, message: SlotMessage) -> bool:
-        """Return whether a heartbeat is of the slot's host, as far as batches have named one."""
+        """Return whether a heartbeat comes from the slot's host, as far as batches have named one."""
         host = message.host
         return host is None or (host.token not in self._gone and self._tokens.get(message.slot) in (None, host.token))
 
     def _kept_reports(self, message: SlotMessage, opened: set[str], again: str) -> list[TaskReport]:
-        """Return what the host did in earlier batches whose messages did not come."""
+        """Return the host's reports of earlier batches whose messages did not arrive."""
         if message.host is None:
             return []
         token, reports = message.host.token, []
@@ -147,7 +147,7 @@ class Slots:
         return min(due, default=None)
 
     def paused_everywhere(self) -> frozenset[int]:
-        """Return the sub-topologies of `paused` of which no host processes anything any more."""
+        """Return the sub-topologies of `paused` that no host processes any more."""
         working = {
             TaskId.parse(task).subtopology
             for slot, tasks in self._tasks.items()
@@ -169,7 +169,7 @@ class Slots:
             yield from ((task, slot, task in self._open[slot]) for task in tasks)
 
     def take_lost(self) -> int:
-        """Return how many hosts were lost since the last call."""
+        """Return the number of hosts lost since the last call."""
         lost, self.lost = self.lost, 0
         return lost
 

@@ -1,4 +1,4 @@
-"""RunStatistics: what a run has done so far; StatusWriter keeps it in the log, for `penstock status`."""
+"""RunStatistics: the counts of a run so far. StatusWriter writes them to the log, for `penstock status`."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RunStatistics:
         self.lag: Sequence[PartitionLag] = ()
         """The lag as of the last look."""
         self.visits: Sequence[Visit] = ()
-        """Those that were asked for, as of the last look, the oldest first."""
+        """Visits by age, the oldest first, as of the last poll."""
         self._trigger = trigger
         self._clock = clock or SystemClock()
         self._seconds = seconds
@@ -84,7 +84,7 @@ class RunStatistics:
     # ------------------------------------------------------------------ told by the runner
 
     def take(self, batch: EndedBatch, slots: Slots) -> None:
-        """Count what tasks did in a batch, or between two heartbeats."""
+        """Count the tasks' work in a batch, or between two heartbeats."""
         now_ms = self._clock.now_ms()
         with self._lock:
             self._slots = slots
@@ -100,20 +100,20 @@ class RunStatistics:
             self._events += [Event(now_ms, text) for text in _reopened(batch.reports)]
 
     def begin(self) -> None:
-        """Note that the run begins now: until then it waited for another driver's end, or was prepared."""
+        """Set the start of the run to now: until then it waited for another driver's end, or was prepared."""
         self._started_ms = self._clock.now_ms()
 
     def turn(self) -> None:
-        """Note that the run's loop works."""
+        """Record a turn of the run's loop."""
         self._turned_ms = self._clock.now_ms()
 
     def note(self, text: str) -> None:
-        """Remember something that went wrong and was mended."""
+        """Record a fault that was repaired."""
         with self._lock:
             self._events.append(Event(self._clock.now_ms(), text))
 
     def end(self, error: BaseException | None) -> None:
-        """Note that the run has ended, and by which error."""
+        """Record the end of the run, and its error."""
         with self._lock:
             self._ended_ms = self._clock.now_ms()
             self._error = None if error is None else str(error) or type(error).__name__

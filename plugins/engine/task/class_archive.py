@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def fitting_name(java: str, jars: Path) -> str:
-    """Return a name for what this Java can use with these jar files: `<that of the Java>-<that of the jars>`.
+    """Return a name for the class archive of this Java and these jar files: `<that of the Java>-<that of the jars>`.
 
     A JVM takes classes from an archive only while the jar files have the sizes and times that they had when it was
     made, so these are part of the name: jars that were installed again, in the same place, have no archive yet.

@@ -1,7 +1,7 @@
 """TaskCommits: the commit of a task, in three steps: changelog, commit point, store.
 
-Comes in: what a task has done since its last commit. Goes out: outputs, positions, engine state and a new version of
-the state, all of it or nothing.
+Comes in: a task's work since its last commit. Goes out: outputs, positions, engine state and a new version of the
+state, all of it or nothing.
 
 1. Changelog: append the delta from the last version to a new one, durably. It counts only once a commit names it. A
    changelog in topics of the log appends nothing here: its records are outputs of step 2.
@@ -98,7 +98,7 @@ class TaskCommits:
         self.state_bytes: int | None = None
         """The size of the local state on disk, if it was measured since the last report."""
         self.state_rows: int | None = None
-        """How many entries the stores have, as of the last commit or opening."""
+        """Number of entries of the stores, as of the last commit or opening."""
         self.pending: PendingCommit | None = None
         """The commit that was taken and is not finished."""
         self.proven: Mapping[TopicPartition, int] | None = None
@@ -189,7 +189,7 @@ class TaskCommits:
         return pending.commit
 
     def settle(self, adopted: Commit) -> None:
-        """Go on from `adopted`, the last commit as it suits the program's stores.
+        """Continue from `adopted`, the last commit adapted to the program's stores.
 
         If its version is of an earlier layout, commit one of the present layout, in the same three steps. Call it
         before the stores are used.
@@ -209,7 +209,7 @@ class TaskCommits:
         self.state_bytes, self._measure_at = state_bytes, self.phases.now() + _MEASURE_SECONDS
 
     def _is_far_from_proven(self, positions: Mapping[TopicPartition, int]) -> bool:
-        """Return whether many records wait to be purged until a delta proves that they are not needed again."""
+        """Return whether many records cannot be purged until a further delta proves their commit."""
         inputs = self.inputs
         if inputs is None or not inputs.internal or not self.state.keeps_commits:
             return False

@@ -17,9 +17,9 @@ from . import notes
 
 
 def begin_epoch(application_id: str, log: Log | Lease) -> str:
-    """Begin another epoch, and return it: hosts of earlier ones open no task from now on.
+    """Begin a new epoch, and return it: hosts of earlier epochs open no task from now on.
 
-    The caller holds the application's lease; `log`: that lease, where it may have been lost.
+    The caller holds the application's lease. `log`: the log, or the lease if it may have been lost.
     """
     epoch = secrets.token_hex(8)
     notes.EPOCH.write(application_id, log, epoch)

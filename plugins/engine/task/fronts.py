@@ -1,4 +1,4 @@
-"""Fronts: as of which time everything in front of each sub-topology has been read, from looks at the log."""
+"""Fronts: for each sub-topology, the time as of which all of its upstream inputs have been read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock import TopicPartition
 from penstock.task.progress import Front
 
 UNKNOWN = Front(0)
-"""How far everything is read of which nothing is known."""
+"""The front of a sub-topology without any information."""
 NOT_KNOWN = sys.maxsize
 """The end of a partition that has no leader now: nobody has read up to it."""
 _STILL_LOOKS, _STILL_MS = 10, 60_000
@@ -17,7 +17,7 @@ _STILL_LOOKS, _STILL_MS = 10, 60_000
 
 
 def in_front(upstream: Mapping[int, Collection[int]]) -> Mapping[int, frozenset[int]]:
-    """Return, by sub-topology, those of `upstream` that are in front of it and do not read what it writes.
+    """Return, by sub-topology, its upstream sub-topologies that do not read its own outputs.
 
     One that is no key of `upstream` has no tasks, as with a pattern that no topic matches: it is in front of nobody.
     """
@@ -85,7 +85,7 @@ class Fronts:
                 self._marks[number] = _Mark(time, of_inputs, at, clock_ms)
 
     def pending(self, number: int) -> int:
-        """Return the time as of which a sub-topology is to have read everything next."""
+        """Return the next time as of which a sub-topology has to read everything."""
         return self._marks[number].time if number in self._marks else 0
 
 
@@ -102,7 +102,7 @@ class _Mark:
     def stands_still(self, at: Sequence[int], clock_ms: int) -> bool:
         """Return whether the positions have not moved towards the ends for long, by a clock that may be set back.
 
-        That they move on behind the ends does not count: then only what was due has not been called.
+        That they move on behind the ends does not count: then only due calls have not been made.
         """
         at = [*map(min, at, self.ends)]
         if at != self._at or clock_ms < self._since:

@@ -35,7 +35,7 @@ from penstock.support.system_errors import what_to_do
 from penstock.support.urls import url_scheme, with_small_scheme
 
 GLOBAL = "global"
-"""The name of the directory with the copies of global stores, and of what stands for their task."""
+"""The name of the directory with the copies of global stores, and of their pseudo-task."""
 _ELSEWHERE = "set `state_dir` to another directory"
 
 
@@ -47,8 +47,8 @@ def user_cache() -> Path:
 def open_log(settings: Settings, *, sends_at_once: bool = False) -> Log:
     """Return the log that `settings.log` names.
 
-    `sends_at_once`: what can be read before a commit does not wait for more records, unless `clients` says how long it
-    does. Raises PluginError when the log is not installed, LogError when it cannot be opened.
+    `sends_at_once`: records that are readable before a commit do not wait for more records, unless `clients` sets a
+    time. Raises PluginError when the log is not installed, LogError when it cannot be opened.
     """
     name, _, location = settings.log.partition(":")
     factory: LogFactory = registry().load("log", name)
@@ -122,7 +122,7 @@ def state_directory(settings: Settings) -> Path:
 
 
 class Places:
-    """Where this machine keeps the local state of one application: `root`, and directories under it.
+    """The directories of one application's local state on this machine: `root`, and directories under it.
 
     A directory of a task, or of a reader's copy, has one for each store backend, with numbered ones in it: see
     `live_directory`. Raises as `state_directory`.
@@ -160,7 +160,7 @@ class Places:
 
 
 def live_directory(directory: Path) -> Path | None:
-    """Return the newest of the numbered directories of a store backend, the one in use; None if there is none."""
+    """Return the directory in use of a store backend: the highest-numbered one; None if there is none."""
     numbers = [int(each.name) for each in directory.glob("*") if each.name.isdigit()]
     return directory / str(max(numbers)) if numbers else None
 

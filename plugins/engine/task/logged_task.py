@@ -45,7 +45,7 @@ from .topic_ids import TopicMadeAgainError, differ
 _log = logging.getLogger("penstock.worker")
 
 _MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, ProcessingError, StoreError
-"""What a process may fail with because another one has taken its task over."""
+"""Errors that a takeover by another process may cause."""
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
 
@@ -53,8 +53,8 @@ FIRST = "first"
 class LoggedTask(TaskRunner):
     """One task with its log. Not thread-safe.
 
-    `partitions` are the task's input partitions by their names in the log; `task_count` is how many tasks the
-    application has.
+    `partitions` are the task's input partitions by their names in the log; `task_count`: number of tasks of the
+    application.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class LoggedTask(TaskRunner):
         return None if self._commits is None else self._commits.last
 
     def ask(self, visits: Sequence[Visit] | None, portion: int = PORTION) -> None:
-        """Let the task make the visits that were asked for; None: nothing is known of them. See `Visits.ask`."""
+        """Let the task make the requested visits; None: they are unknown. See `Visits.ask`."""
         self._visits = visits, portion
         if self.task is not None:
             self.task.visits.ask(visits, portion)
@@ -119,7 +119,7 @@ class LoggedTask(TaskRunner):
     def commit_expires(self) -> bool:
         """Return whether the task must repeat its last commit soon, because the log deletes old ones.
 
-        The task is open, or closed because it waits before a retry.
+        The task is open, or closed while it waits for a retry.
         """
         return (committer := self._committer or self._waiting) is not None and committer.expires()
 
@@ -147,7 +147,7 @@ class LoggedTask(TaskRunner):
     # ------------------------------------------------------------------ opening
 
     def _ensure_open(self, wall_clock_ms: int, known: Commit | None, is_current: bool | None) -> str:
-        """Open the task unless it is open and current; return why it was opened, "" if it was not."""
+        """Open the task unless it is open and current; return the reason of the opening, "" without one."""
         if self.task is not None:
             assert self._committer is not None and self._state is not None and self._commits is not None
             last, ids = self._commits.last, self._inputs.topic_ids
@@ -318,7 +318,7 @@ class LoggedTask(TaskRunner):
             self._opening_seconds += self._phases.now() - began
 
     def restore_ahead(self) -> None:
-        """Do what `restore` does, in a thread beside the one that runs the task.
+        """Do as `restore`, in a thread beside the task's.
 
         The next opening raises its error, so that it ends as that of an opening does.
         """
@@ -363,7 +363,7 @@ class LoggedTask(TaskRunner):
         return error
 
     def abandon_after(self, error: BaseException) -> bool:
-        """Abandon the task after an error; return whether opening it again at once deals with the error."""
+        """Abandon the task after an error; return whether reopening it at once handles the error."""
         if isinstance(error, RetryRequested):
             times = (-1, -1) if self.task is None else (self.task.stream_time, self.task.wall_clock)
             self._retries.note(error, *times)
@@ -392,7 +392,7 @@ class LoggedTask(TaskRunner):
         self._resources.repeats.log(_log, level, (self._application.id, message), message, *arguments)
 
     def _note_refusal(self, refusal: RecordRefusedError) -> bool:
-        """Keep the refused record; return whether it is new, so that the task's handler has to see it."""
+        """Store the refused record; return whether it is new, so that the task's handler has to see it."""
         before = self._refusals.setdefault(refusal.topic, [])
         if not all(map(refusal.refuses_more_than, before)):
             return False
@@ -412,7 +412,7 @@ class LoggedTask(TaskRunner):
         self._counts, self._decoded_before, self._called_before = TaskCounts(), 0.0, 0
 
     def _note_processed(self, task: Task, records: int, clock_ms: int, since: float) -> None:
-        """Count the latency and the lateness of records that were processed; those of the last one stand for all.
+        """Count the latency and lateness of processed records; the last record stands for all.
 
         `clock_ms`: the wall clock when the stopwatch was at `since`.
         """
@@ -459,7 +459,7 @@ class LoggedTask(TaskRunner):
             visits=task.visits.counts(),
         )
         for refusals in self._refusals.values():  # sinks look into these lists
-            refusals[:] = [each for each in refusals if not each.moves_with_the_clock]
+            refusals[:] = [refusal for refusal in refusals if not refusal.moves_with_the_clock]
         self._phases.clear()
         self._decoded_before, self._opened = decoded, ""
         self._called_before = task.punctuations

@@ -39,8 +39,8 @@ class Note(Generic[Value]):
     def write(self, application_id: str, log: Log | Lease, value: Value) -> None:
         """Write a value; durable when it returns.
 
-        With a lease it raises FencedError where that was lost: a process that was frozen must not change what its
-        successor goes by.
+        With a lease it raises FencedError where that was lost: a process that was frozen must not change its
+        successor's notes.
         """
         log.put_meta(application_id + self.suffix, self.name, self.encode(value))
 
@@ -49,7 +49,7 @@ class Note(Generic[Value]):
         log.put_meta(application_id + self.suffix, self.name, b"")
 
     def change(self, application_id: str, log: Log, change: Callable[[Value], Value]) -> None:
-        """Replace the value by what `change` returns for it, in one step; see `Log.change_meta`."""
+        """Replace the value by the result of `change` for it, in one step; see `Log.change_meta`."""
         log.change_meta(
             application_id + self.suffix,
             self.name,
@@ -68,7 +68,7 @@ class Paused:
 
     def of(self, application: Application) -> frozenset[int]:
         """Return the numbers of the paused sub-topologies of an application."""
-        every = frozenset(each.id for each in application.program.subtopologies)
+        every = frozenset(subtopology.id for subtopology in application.program.subtopologies)
         return every if self.subtopologies is None else self.subtopologies & every
 
     def to_json(self) -> bytes:
@@ -78,7 +78,7 @@ class Paused:
 
     @classmethod
     def from_json(cls, data: bytes) -> Paused:
-        """Return what a note says."""
+        """Return the value of a note's JSON."""
         numbers = json.loads(data)["subtopologies"]
         return cls(None if numbers is None else frozenset(numbers))
 

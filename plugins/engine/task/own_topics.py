@@ -14,7 +14,7 @@ from .topic_ids import EVERY_SECONDS
 LEAD_MS = round(EVERY_SECONDS * 1000) + 1_500
 """So long before a pause it has to be asked for: processes with tasks look every `EVERY_SECONDS`."""
 LONGEST_MS = 10_000
-"""A longer pause counts as one of so many milliseconds."""
+"""Maximum length of a pause in milliseconds; longer ones are cut."""
 _KEY = b"pause"
 
 
@@ -56,16 +56,16 @@ def topics_beside(application_id: str) -> set[str]:
 
 @dataclass(frozen=True)
 class Pause:
-    """A time of the wall clock, in ms, in which tasks have committed what they have processed, and process nothing."""
+    """A wall-clock time span (ms) in which tasks have committed their work and process nothing."""
 
     from_ms: int
     until_ms: int
 
 
 def ask_for_pause(log: Log, application_id: str, pause: Pause) -> None:
-    """Ask for a pause, in place of the last one that was asked for. Raises LogError.
+    """Request a pause, in place of the last request. Raises LogError.
 
-    It ends by itself and has no answer: whoever asks sees from the commits whether all tasks rest.
+    It ends by itself and has no answer: the requester sees from the commits whether all tasks rest.
     """
     REQUESTS.make(application_id, log)
     text = json.dumps({"from_ms": pause.from_ms, "until_ms": pause.until_ms})
@@ -110,7 +110,7 @@ class PauseWatch:
 
 
 def _pause(value: bytes | None) -> Pause | None:
-    """Return a request; None for one that this version of penstock does not know."""
+    """Return a request; None for an unknown form of a later version."""
     try:
         data = json.loads(value or b"")
         return Pause(int(data["from_ms"]), int(data["until_ms"]))

@@ -43,10 +43,10 @@ class InputPartitions:
         self._task_id = task_id
         self._where = f"application {application.id!r}, task {task_id}"
         subtopology = application.program.subtopology(task_id.subtopology)
-        self.sources = [(each, self._source_of(each, subtopology)) for each in partitions]
+        self.sources = [(partition, self._source_of(partition, subtopology)) for partition in partitions]
         internal = application.program.internal_topics
         names = {decorate(application.id, topic, internal) for topic in internal}
-        self.internal = [each for each in partitions if each.topic in names]
+        self.internal = [partition for partition in partitions if partition.topic in names]
         self.topic_ids: Mapping[str, str] = {}
         """The ids of the topics as of the opening; "" where the log has none."""
 
@@ -66,7 +66,7 @@ class InputPartitions:
         return decorate(self._application.id, topic, self._application.program.internal_topics)
 
     def partition_count(self, topic: str) -> int:
-        """Return how many partitions a topic of the log has. Raises TopologyError if there is none."""
+        """Return the number of partitions of a topic in the log. Raises TopologyError if there is no such topic."""
         try:
             return self._log.topic(topic).partitions
         except UnknownTopicError as error:
@@ -86,35 +86,39 @@ class InputPartitions:
         return positions | {partition: position for partition, position in given.items() if position is not None}
 
     def proven_at_first(self) -> Mapping[TopicPartition, int]:
-        """Return the first offsets of the internal topics: what lies before them was purged, so it is not needed."""
+        """Return the first offsets of the internal topics: earlier records were purged, so they are not needed."""
         return self._log.start_offsets(self.internal)
 
     def refills(self, commit: Commit, attempt: Callable[[FailureKey], int]) -> list[Refill]:
-        """Return how each read-only store is filled again, up to the positions of `commit`."""
+        """Return the refill of each read-only store, up to the positions of `commit`."""
         stores = self._application.program.subtopology(self._task_id.subtopology).read_only_stores
         return [
             Refill(
                 self._application,
                 self._task_id,
-                each,
+                store,
                 self._log,
-                {partition: commit.positions[partition] for partition, source in self.sources if source == each.source},
+                {
+                    partition: commit.positions[partition]
+                    for partition, source in self.sources
+                    if source == store.source
+                },
                 attempt,
             )
-            for each in stores
+            for store in stores
         ]
 
     # ------------------------------------------------------------------ topics that are made again
 
     def read_topic_ids(self) -> None:
-        """Note which topics the task reads from now on."""
+        """Read and keep the ids of the task's topics."""
         self.topic_ids = self._log.topic_ids({partition.topic for partition, _ in self.sources})
 
     def moved_to_new_topics(self, commit: Commit) -> Commit:
         """Return a commit with other positions in topics that were made again since, as `offset_out_of_range` says.
 
-        Most logs delete the positions with the topic. Raises OffsetOutOfRangeError for one that is still there, also in
-        an internal topic: what is missing there is missing in the state.
+        Most logs delete the positions with the topic. Raises OffsetOutOfRangeError if the position is still there, also
+        in an internal topic: records missing there are missing in the state.
         """
         again = topic_ids.replaced(commit.engine_state, self.topic_ids)
         policy = self._settings.offset_out_of_range
@@ -147,7 +151,7 @@ class InputPartitions:
         return Commit({**commit.positions, **positions}, commit.version, self.with_topic_ids(commit.engine_state))
 
     def with_topic_ids(self, engine_state: bytes) -> bytes:
-        """Return the state to commit: what a task has to know, and of which topics its positions are."""
+        """Return the engine state to commit: the task's own, and the topic ids of its positions."""
         return topic_ids.with_ids(engine_state, self.topic_ids)
 
     def check_topics(self) -> None:
@@ -158,7 +162,7 @@ class InputPartitions:
     # ------------------------------------------------------------------ records
 
     def fetch(self, task: Task, want: Want, version: str) -> Sequence[RecordBatch]:
-        """Return the next records of what a task wants; at least one batch, which may only move the position.
+        """Return the next records for a task's wants; at least one batch, which may only move the position.
 
         `version` is that of the task's last commit. Raises OffsetOutOfRangeError.
         """
@@ -195,7 +199,7 @@ class InputPartitions:
     def move(
         self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError, version: str
     ) -> int:
-        """Let a task go on where `go_on` says; return that offset."""
+        """Move a task's position to `go_on`'s result; return that offset."""
         next_offset = self.go_on(task, partition, offset, error, version)
         task.feed(_no_records(partition, next_offset))
         return next_offset
@@ -203,7 +207,7 @@ class InputPartitions:
     def go_on(
         self, task: Task, partition: TopicPartition, offset: int, error: OffsetOutOfRangeError, version: str
     ) -> int:
-        """Return where to go on in a partition when the log does not have `offset`, as `offset_out_of_range` says.
+        """Return where to continue in a partition when the log does not have `offset`, as `offset_out_of_range` says.
 
         `version` is that of the task's last commit. No record of an internal topic is skipped: these are the
         application's own, and it deletes only records that it has committed. Raises OffsetOutOfRangeError, and
@@ -251,7 +255,7 @@ def _no_records(partition: TopicPartition, next_offset: int) -> RecordBatch:
 def offset_reset_of(source: SourceNode, settings: Settings, *, is_internal: bool) -> str:
     """Return "earliest", "latest" or a length of time. An internal topic is always read from its start.
 
-    What it has is the application's own, also where a task opens after another has written to it.
+    All its records belong to the application, also the ones written before the task is opened.
     """
     if is_internal:
         return EARLIEST
@@ -259,7 +263,7 @@ def offset_reset_of(source: SourceNode, settings: Settings, *, is_internal: bool
 
 
 def starting_offsets(log: Log, resets: Mapping[TopicPartition, str], now_ms: int) -> dict[TopicPartition, int]:
-    """Return the offset that each partition is first read from. `resets`: of each, what `offset_reset_of` returns.
+    """Return the offset that each partition is first read from. `resets`: the result of `offset_reset_of` for each.
 
     By a length of time, that is the first record whose timestamp is not older than it at `now_ms`, or else the end.
     """

@@ -1,4 +1,4 @@
-"""ProcessResources: what the tasks of one process share: its world, directories, and copies of global stores."""
+"""ProcessResources: the shared parts of one process's tasks: world, directories, and copies of global stores."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("penstock.state")
 
 
 def tune_garbage_collector() -> None:
-    """Tune this process's garbage collector for a worker: collect rarely, and skip what importing has allocated.
+    """Tune this process's garbage collector for a worker: collect rarely, and skip objects allocated by imports.
 
     Records are allocated and freed by the million and never form cycles. With Python's defaults a third of the time
     goes into scanning them.
@@ -39,7 +39,7 @@ def tune_garbage_collector() -> None:
 
 
 def tune_garbage_collector_to_answer() -> None:
-    """Tune this process's garbage collector for a server: skip what importing has allocated, and collect often.
+    """Tune this process's garbage collector for a server: skip objects allocated by imports, and collect often.
 
     Clients wait meanwhile, some 0.7 microseconds for each object that is garbage.
     """
@@ -65,8 +65,9 @@ class ProcessResources:
         self._next_clean_up: dict[str, int] = {}
         self._started_ms = world.clock.now_ms()
         self.is_settled = True
-        """Whether every task of the application is open somewhere, as far as the driver knows, if there is one. Before,
-        local state that nobody uses may be that of a neighbour that is about to start."""
+        """Whether every task of the application is open somewhere, as far as the driver knows, if there is one. Before
+        that, unused local state may belong to another process that is about to start.
+        """
         self.topic_ids = RecentIds(world.seconds)
         """The ids of the topics that open tasks read."""
         self._epochs: dict[str, EpochCheck] = {}
@@ -81,7 +82,7 @@ class ProcessResources:
         self.world.sleep(delay_ms / 1000)
 
     def check_epoch(self, application: Application, log: Log, task_id: str) -> None:
-        """Raise FencedError if the application's epoch is another one now. Call it with the fence of the task."""
+        """Raise FencedError if the application's epoch has changed. Call it with the fence of the task."""
         self._epochs.setdefault(application.id, EpochCheck()).check(application, log, task_id)
 
     def task_directory(self, application: Application, task_id: str) -> Path:
@@ -89,7 +90,7 @@ class ProcessResources:
         return Places.of(application).task(task_id)
 
     def globals_of(self, application: Application) -> GlobalStores:
-        """Return the global stores of an application, of which it may have none."""
+        """Return the global stores of an application; it may have none."""
         key = Places.of(application).root.absolute()
         with self._lock:
             found = self._globals.get(key)
@@ -147,7 +148,7 @@ class ProcessResources:
             _log.info("application %s, task %s: removed this host's copy, unused for a while", application.id, task)
 
     def close(self) -> None:
-        """Close the global stores, and write what log lines wait."""
+        """Close the global stores, and write waiting log lines."""
         self.repeats.write_rest()
         with self._lock:
             for each in self._globals.values():

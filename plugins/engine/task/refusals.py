@@ -1,4 +1,4 @@
-"""Refuses saved data that this process cannot read, and says how to go on without a commit that is lost."""
+"""Refuses saved data that this process cannot read, with advice on how to continue without a lost commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def check_layout(where: str, version: str, layouts: Layouts) -> None:
 
 
 def ways_on(settings: Settings, *, partly: bool = False) -> str:
-    """Return how to go on after a lost commit; `partly`: only some of its positions are lost."""
+    """Return advice after a lost commit; `partly`: only some of its positions are lost."""
     if settings.log_changelog is not None and not partly:
         return (
             "To start now would process everything again. `penstock reset` starts the application afresh, from where "

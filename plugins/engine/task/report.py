@@ -1,4 +1,4 @@
-"""Counts of tasks and runs, and TaskReport: what a task did in one batch, with the time that each phase took."""
+"""Counts of tasks and runs, and TaskReport: a task's work in one batch, with the time of each phase."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ class TaskReport(DetailedCounts):
     changelog keeps. `next_tick` is the wall-clock time (ms) at which a punctuator is due. `times`: data of histograms
     by name: `latency` from a record's timestamp to the end of its processing, `lateness` against the stream time (both
     by the last record of each stretch of records), and `commit`. `store_changes`: rows that commits wrote, by store.
-    `store_calls`: what `StoreCalls.take` returned, by store. `state_bytes`: the size of the local state on disk, where
-    that was measured. `visits`: what `Visits.counts` returned.
+    `store_calls`: the results of `StoreCalls.take`, by store. `state_bytes`: the size of the local state on disk, where
+    that was measured. `visits`: the result of `Visits.counts`.
     """
 
     task_id: str

@@ -27,7 +27,7 @@ from penstock.support.packages import DISTRIBUTION, installed_version
 _packing = threading.Lock()
 _CACHED = type(lru_cache(len))
 _MOST_PARTS = 100
-"""How many parts of a value are looked at to find the one that cannot be pickled, and how deep."""
+"""Maximum number, and depth, of a value's parts that are searched for the one that cannot be pickled."""
 _NO_FILE = "<dynamic-code>"
 """The name that cloudpickle gives the file of all code, since its version 3.1.3."""
 _CACHE = "__msgspec_cache__"
@@ -36,7 +36,7 @@ _imported: tuple[object, ...] = ()
 _own: list[ModuleType] = []
 """The modules that were imported when something was packed last, and the own ones of them."""
 _IS_SENT = "__penstock_sent__"
-"""The name by which `pack` marks the globals of functions that are those of a module."""
+"""The name by which `pack` marks functions whose globals are their module's."""
 
 
 def pack(cargo: Any) -> bytes:
@@ -137,7 +137,7 @@ def check_packages(packages: tuple[tuple[str, str], ...], machine: str) -> None:
 
 
 def _pickled(cargo: Any) -> bytes:
-    """Return the pickle, and behind it, by module, what `Arrived` makes the user's own modules of."""
+    """Return the pickle, followed by the content of the user's own modules for `Arrived`, by module."""
     own: dict[str, ModuleType] = {each.__name__: each for each in [*_own_modules(), sys.modules["__main__"]]}
     file = BytesIO()
     pickler = _pickler_class()(file, own)
@@ -173,7 +173,7 @@ def _pickler_class() -> Callable[[BytesIO, Mapping[str, ModuleType]], Any]:
     def reduce_with_file(code: CodeType) -> tuple[Any, ...]:
         """Functions keep the names of their files: messages give a user's own lines."""
         make, arguments = reduce_code(code)
-        return make, tuple(code.co_filename if each == _NO_FILE else each for each in arguments)
+        return make, tuple(code.co_filename if argument == _NO_FILE else argument for argument in arguments)
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         """Notes in `by_value` what it pickled by value, and in `imports` which of `own` modules functions import."""
@@ -210,13 +210,13 @@ def _pickler_class() -> Callable[[BytesIO, Mapping[str, ModuleType]], Any]:
 
 
 def _about(module: ModuleType) -> dict[str, Any]:
-    """Return what imports in a module go by."""
+    """Return the attributes of a module that imports in it depend on."""
     about = {name: vars(module)[name] for name in ("__package__", "__file__") if name in vars(module)}
     return about | ({"__path__": list(module.__path__)} if hasattr(module, "__path__") else {})
 
 
 def _imports_in(code: CodeType, own: Mapping[str, ModuleType]) -> set[str]:
-    """Return which of the user's own modules a function imports while it runs."""
+    """Return the user's own modules that a function imports while it runs."""
     lasts = {name.rpartition(".")[2] for name in own}
     if not any(name.rpartition(".")[2] in lasts for name in code.co_names):
         return set()
@@ -248,7 +248,7 @@ def _cached_again(maxsize: int | None, typed: bool) -> Any:
 
 
 def _named(application: Any, check: Callable[[Any], Any]) -> str:
-    """Return for which parts of an application `check` raises, and for what in them, for a message; "" if unknown."""
+    """Return the parts of an application for which `check` raises, with the path to each; "" if unknown."""
     if not isinstance(application, Application):
         return ""
     settings, program = application.settings, application.program
@@ -260,7 +260,7 @@ def _named(application: Any, check: Callable[[Any], Any]) -> str:
 
 
 def _path(whole: Any, check: Callable[[Any], Any], seen: list[Any]) -> list[str]:
-    """Return by which names one comes from `whole` to the part of it for which `check` raises."""
+    """Return the attribute path from `whole` to the part for which `check` raises."""
     seen.append(whole)
     for name, part in _parts(whole)[:_MOST_PARTS]:
         if len(seen) < _MOST_PARTS and not any(part is each for each in seen) and not _passes(check, part):
@@ -269,7 +269,7 @@ def _path(whole: Any, check: Callable[[Any], Any], seen: list[Any]) -> list[str]
 
 
 def _parts(whole: Any) -> list[tuple[str, Any]]:
-    """Return what is pickled with a value, by the names that a user knows it by."""
+    """Return the parts that are pickled with a value, by the names that a user knows."""
     if isinstance(whole, FunctionType):
         filled = zip(whole.__code__.co_freevars, whole.__closure__ or (), strict=True)
         inside = {name: cell.cell_contents for name, cell in filled if cell != CellType()}
@@ -356,7 +356,7 @@ class SentModule(ModuleType):
     """
 
     def __getattr__(self, name: str) -> Any:
-        """Return a submodule, or what the file has and was not sent; raise AttributeError for what is nowhere."""
+        """Return a submodule, or what the file has and was not sent; raise AttributeError for an unknown name."""
         below = sys.modules.get(f"{self.__name__}.{name}")
         if below is not None:
             return below
@@ -369,7 +369,7 @@ class SentModule(ModuleType):
         )
 
     def _others(self) -> dict[str, Any]:
-        """Return what the module's file makes, in which the classes and functions that were sent are the sent ones."""
+        """Return the module made by its file, with sent classes and functions in place of the file's."""
         others: dict[str, Any] | None = self.__dict__.get("__penstock_others__")
         if others is None:
             others = self.__dict__["__penstock_others__"] = {}
@@ -434,7 +434,7 @@ class Arrived:
         return found
 
     def _made_by(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return `function` of cloudpickle, or what does its work here."""
+        """Return `function` of cloudpickle, or its replacement here."""
         name = function.__name__
         if name == "dynamic_subimport":
             return self._make_module
@@ -468,14 +468,14 @@ class Arrived:
 
 
 def unpack(packed: bytes) -> Any:
-    """Return what `pack` packed; the user's modules in it become those of this process, which runs no other program."""
+    """Unpack cargo of `pack`. The user's modules in it become those of this process, which runs no other program."""
     arrived = Arrived(packed)
     arrived.install()
     return arrived.cargo
 
 
 def is_sent(kind: type) -> bool:
-    """Return whether a class came along with what was unpacked: other processes may not find it by its name."""
+    """Return whether a class came along with an unpacked cargo: other processes may not find it by its name."""
     return isinstance(sys.modules.get(kind.__module__), SentModule)
 
 

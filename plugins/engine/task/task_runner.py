@@ -104,7 +104,7 @@ class TaskRunner:
         close_parts(self.id, task, state, committer)
 
     def close(self) -> None:
-        """Close the task; what is committed stays. Idempotent."""
+        """Close the task; committed work stays. Idempotent."""
         self.abandon()
 
     def destroy(self) -> None:
@@ -115,8 +115,8 @@ class TaskRunner:
 
 
 def rows_of(tasks: Iterable[TaskRunner]) -> int | None:
-    """Return how many entries the stores of tasks have; None if no task is open."""
-    found = [rows for each in tasks if (rows := each.state_rows) is not None]
+    """Return the number of entries in the tasks' stores; None if no task is open."""
+    found = [rows for task in tasks if (rows := task.state_rows) is not None]
     return sum(found) if found else None
 
 
@@ -162,7 +162,7 @@ class Retries:
         self._resources.wait_ms(retry.delay_ms)
 
     def forget_done(self, positions: Mapping[TopicPartition, int], stream_time: int, wall_clock: int) -> None:
-        """Forget the attempts at what is done: the task has committed `positions`, and fired what was due.
+        """Forget the attempts at finished work: the task has committed `positions`, and fired what was due.
 
         Records of other partitions are read while the task is opened, so they are done, too.
         """

@@ -65,11 +65,11 @@ class TaskWorker(LoggedTask):
     ) -> TaskReport:
         """Run a batch as `run_batch`, but raise RetryRequested instead of waiting before a retry.
 
-        `topic_ids`: ids of the global stores' topics, if `ends` has their partitions. `is_current` is what the task's
-        committer says of itself now, if the caller has asked it (`Log.are_current`). `seconds`: for how long the task
-        fetches records, though once at least; it processes what it has fetched, as far as it need not wait for more of
-        another input, and leaves the rest to the next batch. `visit_seconds`: for how long it visits entries after
-        that, a portion at least. `is_paused`: open the task, and process nothing. `front`: see `Task.plan`.
+        `topic_ids`: ids of the global stores' topics, if `ends` has their partitions. `is_current`: the present result
+        of the committer's `is_current`, if the caller has it (`Log.are_current`). `seconds`: time for fetching records,
+        at least once; it processes what it has fetched, as far as it need not wait for more of another input, and
+        leaves the rest to the next batch. `visit_seconds`: for how long it visits entries after that, a portion at
+        least. `is_paused`: open the task, and process nothing. `front`: see `Task.plan`.
         """
         while True:
             try:
@@ -126,7 +126,7 @@ class TaskWorker(LoggedTask):
         return self._report()
 
     def _punctuate(self, task: Task, state: TaskState, commits: TaskCommits, visit_seconds: float) -> None:
-        """Fire what is due, and go on with visits, portion by portion, with the commits that this needs on the way."""
+        """Call due punctuators, and continue visits, portion by portion, with the commits that this needs."""
         phases = self._phases
         began = since = phases.now()
         task.punctuate_wall_clock()
@@ -145,7 +145,7 @@ class TaskWorker(LoggedTask):
     def _process_all(
         self, task: Task, state: TaskState, committer: TaskCommitter, commits: TaskCommits, until: float
     ) -> None:
-        """Process what was planned, and commit on the way where a limit says so; after `until` fetch no more."""
+        """Process the planned records, and commit on the way at limits; after `until` fetch no more."""
         phases, is_over = self._phases, False
         began = last_commit = phases.now()
         interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000

@@ -57,7 +57,7 @@ class TemporaryDirectory:
 
 
 def remove_abandoned(top: Path) -> None:
-    """Remove the temporary directories under `top` whose process is gone; those of other users stay."""
+    """Remove the temporary directories under `top` whose process is gone; other users' directories stay."""
     for lock in top.glob(f"{_PREFIX}*{_SUFFIX}"):
         # Gone meanwhile, or another user's.
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Topic ids: whether a topic is still the one that a task's positions are of. A topic that is made again is another."""
+"""Topic ids: checks that a topic is still the one of a task's positions. A topic that is made again is another."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ class Admin:
     def once(
         self, ask: Ask, asked: object, read: Callable[[Mapping[Any, Future[Any]]], T], seconds: float, **options: object
     ) -> T:
-        """Return the same as `call`, after a single try. Raises KafkaException."""
+        """Do as `call`, with a single try. Raises KafkaException."""
         deadline = time.monotonic() + seconds
         client = self._connected(seconds)
         try:
@@ -83,7 +83,7 @@ class Admin:
             del client  # the exception keeps this frame, which would keep the client and its request
 
     def start(self, ask: Ask, asked: object) -> Callable[[], Mapping[Any, Future[Any]]]:
-        """Send a request without waiting; return a function that gives it up and returns what has been answered.
+        """Send a request without waiting; return a function that gives the request up and returns the answers so far.
 
         Raises KafkaException when no broker answers.
         """

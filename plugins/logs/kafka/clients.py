@@ -80,7 +80,7 @@ _PRODUCER = {
 class Clients:
     """Makes clients of one cluster. `settings` are the application's `clients` setting and penstock's own options.
 
-    Raises ConfigError for properties that penstock sets itself, and for those that librdkafka does not know.
+    Raises ConfigError for properties that penstock sets itself, and for unknown ones.
     """
 
     def __init__(self, location: str, settings: Mapping[str, str]) -> None:

@@ -34,7 +34,7 @@ _milliseconds = itemgetter(1)  # of a message's timestamp, behind its kind
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ReaderEvent:
     """An error of a partition, or its end at `offset`. An error of no partition has an empty topic."""
 
     partition: TopicPartition
@@ -44,10 +44,10 @@ class Event:
 
 @dataclass(slots=True)
 class Taken:
-    """What a reader has taken: records of each partition in offset order, and what was reported beside them."""
+    """Messages taken from librdkafka: records of each partition in offset order, and reported errors and ends."""
 
     batches: list[RecordBatch]
-    events: list[Event]
+    events: list[ReaderEvent]
 
     def __len__(self) -> int:
         return sum(map(len, self.batches)) + len(self.events)
@@ -69,7 +69,7 @@ class Reader(Consumer):
 
     @abstractmethod
     def take(self, most: int, seconds: float, topics: Collection[str]) -> Taken:
-        """Return up to `most` messages; wait up to `seconds` for them. `topics` are those that it has or had.
+        """Return up to `most` messages; wait up to `seconds` for them. `topics`: the topics that it has or had.
 
         Raises KafkaException when librdkafka refuses the call.
         """
@@ -80,15 +80,15 @@ class MessageReader(Reader):
 
     def take(self, most: int, seconds: float, topics: Collection[str]) -> Taken:
         messages = self.consume(most, seconds)
-        events: list[Event] = []
+        events: list[ReaderEvent] = []
         if any(map(Message.error, messages)):
-            events = [_event(each) for each in messages if each.error() is not None]
-            messages = [each for each in messages if each.error() is None]
+            events = [_event(message) for message in messages if message.error() is not None]
+            messages = [message for message in messages if message.error() is None]
         return Taken([_columns_of(*each) for each in _by_partition(messages, topics)], events)
 
 
 class ColumnReader(Reader):
-    """Takes columns from librdkafka, and calls `error_cb` and `logger` with what confluent-kafka would call them."""
+    """Takes columns from librdkafka, and calls `error_cb` and `logger` with confluent-kafka's arguments."""
 
     def __init__(self, properties: Mapping[str, Any], *, logger: Logger) -> None:
         self._handle = _module.expect()
@@ -110,18 +110,18 @@ class ColumnReader(Reader):
             else:
                 self._logger.log(logging.DEBUG, "%s", text)
         return Taken(
-            [RecordBatch(*each) for each in batches],
+            [RecordBatch(*batch) for batch in batches],
             [
-                Event(TopicPartition(topic, max(0, partition)), max(0, offset), KafkaError(code, text))
+                ReaderEvent(TopicPartition(topic, max(0, partition)), max(0, offset), KafkaError(code, text))
                 for topic, partition, offset, code, text in events
             ],
         )
 
 
-def _event(message: Message) -> Event:
+def _event(message: Message) -> ReaderEvent:
     error = message.error()
     assert error is not None
-    return Event(TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0, error)
+    return ReaderEvent(TopicPartition(message.topic() or "", message.partition() or 0), message.offset() or 0, error)
 
 
 def _by_partition(
@@ -164,7 +164,7 @@ def _columns_of(partition: TopicPartition, messages: Sequence[Message]) -> Recor
 
 
 def cut(batch: RecordBatch, offset: int) -> tuple[RecordBatch, RecordBatch]:
-    """Return the records before an offset and those from it on; one of both may be empty."""
+    """Split records at an offset; either part may be empty."""
     at = bisect_left(batch.offsets, offset)
     before = _part(batch, slice(None, at), min(offset, batch.next_offset))
     return before, _part(batch, slice(at, None), batch.next_offset)
@@ -190,7 +190,7 @@ PURGED = (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT)
 """The errors of records that were given up because of another record, or of the transaction."""
 
 
-class Failure(NamedTuple):
+class DeliveryFailure(NamedTuple):
     """A record that was not delivered, with the bytes of its key and value."""
 
     topic: str
@@ -198,11 +198,11 @@ class Failure(NamedTuple):
     bytes: int
 
 
-class Failures(Protocol):
+class DeliveryFailures(Protocol):
     """The records that a producer did not deliver."""
 
-    def first(self) -> Failure | None:
-        """Return the first one; a record that was refused takes precedence over those that were given up."""
+    def first(self) -> DeliveryFailure | None:
+        """Return the first failure; a refused record takes precedence over records that were given up."""
         ...
 
     def forget(self) -> None:
@@ -211,16 +211,17 @@ class Failures(Protocol):
 
 
 class QueueingProducer(Producer):
-    """A producer that takes records by column. `failures` are of what it did not deliver, as of the last poll."""
+    """A producer that takes records by column. `failures` are its undelivered records, as of the last poll."""
 
-    failures: Failures
+    failures: DeliveryFailures
 
     @abstractmethod
     def queue(self, batch: OutputBatch, start: int, stop: int) -> None:
         """Queue the records `start` to `stop` of a batch without `hashed`.
 
-        Raises BufferError when the queue is full, KafkaException when librdkafka refuses a record, and TypeError for
-        what is not bytes. The traceback keeps no reference to this producer: somebody may keep the exception.
+        Raises BufferError when the queue is full, KafkaException when librdkafka refuses a record, and TypeError for a
+        key or value that is not bytes. The traceback keeps no reference to this producer: somebody may keep the
+        exception.
         """
 
 
@@ -228,17 +229,17 @@ class _Reported:
     """The failures in confluent-kafka's reports of deliveries."""
 
     def __init__(self) -> None:
-        self._first: Failure | None = None
+        self._first: DeliveryFailure | None = None
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Take the report of one record."""
+        """Handle the delivery report of one record."""
         first = self._first
         if error is not None and (first is None or (first.error.code() in PURGED and error.code() not in PURGED)):
-            self._first = Failure(
+            self._first = DeliveryFailure(
                 message.topic() or "?", error, len(message.key() or b"") + len(message.value() or b"")
             )
 
-    def first(self) -> Failure | None:
+    def first(self) -> DeliveryFailure | None:
         return self._first
 
     def forget(self) -> None:
@@ -283,16 +284,16 @@ def _produce(produce: Callable[..., None], batch: OutputBatch, start: int, stop:
 
 
 class _Acknowledged:
-    """The failures that librdkafka has told the plugin of."""
+    """The failures that librdkafka has reported to the plugin."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
 
-    def first(self) -> Failure | None:
+    def first(self) -> DeliveryFailure | None:
         if (failure := self._handle.failure()) is None:
             return None
         topic, code, size = failure
-        return Failure(topic, KafkaError(code), size)
+        return DeliveryFailure(topic, KafkaError(code), size)
 
     def forget(self) -> None:
         self._handle.forget_failure()
@@ -325,9 +326,9 @@ def _single_targets(partitions: Sequence[Sequence[int] | None]) -> Iterator[int]
     # A changelog passes the same tuple for every record, which makes `count` fast.
     if first is not None and len(first) == 1 and partitions.count(first) == len(partitions):
         return repeat(first[0])
-    if any(each is not None and len(each) != 1 for each in partitions):
+    if any(partition is not None and len(partition) != 1 for partition in partitions):
         return None
-    return iter([-1 if each is None else each[0] for each in partitions])
+    return iter([-1 if partition is None else partition[0] for partition in partitions])
 
 
 # ------------------------------------------------------------------ the choice

@@ -43,8 +43,8 @@ class KafkaCommitter(TaskCommitter):
     """One transaction a commit, under the task's transactional id. Opening fences, and aborts, a predecessor.
 
     `consumer` belongs to the application's group and reads its committed offsets; the tasks of a process share it.
-    `renewal_seconds`: age at which a commit `expires` (`groups.renewal_seconds`). `copies`: those of the application's
-    offsets; None for what commits no offsets. `is_lasting`: each commit has copies.
+    `renewal_seconds`: age at which a commit `expires` (`groups.renewal_seconds`). `copies`: the copies of the
+    application's offsets; None for commits without offsets. `is_lasting`: each commit has copies.
     """
 
     streams_outputs = True
@@ -90,7 +90,7 @@ class KafkaCommitter(TaskCommitter):
         return self._committed
 
     def is_current(self) -> bool:
-        """Return whether the committed positions are still those of this object's last commit."""
+        """Return whether the committed positions are still the ones of this object's last commit."""
         if self._transactions is None:
             return False
         return self._read() == self._committed
@@ -104,17 +104,17 @@ class KafkaCommitter(TaskCommitter):
         """
         found: dict[tuple[Consumer, TopicPartition], KafkaPartition] = {}
         by_consumer: dict[Consumer, set[TopicPartition]] = {}
-        for each in committers:
-            if each._transactions is not None:
-                by_consumer.setdefault(each._consumer, set()).update(each._partitions)
+        for committer in committers:
+            if committer._transactions is not None:
+                by_consumer.setdefault(committer._consumer, set()).update(committer._partitions)
         for consumer, partitions in by_consumer.items():
             for position in consumer.committed(plain(sorted(partitions)), timeout=most_seconds):
                 found[consumer, TopicPartition(position.topic, position.partition)] = position
         return [
-            each._transactions is not None
-            and each._commit_in([found[each._consumer, partition] for partition in each._partitions])[0]
-            == each._committed
-            for each in committers
+            committer._transactions is not None
+            and committer._commit_in([found[committer._consumer, partition] for partition in committer._partitions])[0]
+            == committer._committed
+            for committer in committers
         ]
 
     def expires(self) -> bool:
@@ -135,7 +135,7 @@ class KafkaCommitter(TaskCommitter):
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         """Make outputs, positions and version visible, in one transaction."""
         offsets = to_kafka(self._task_id, commit, copied=self._is_lasting)
-        replaced = [each for each in commit.positions if each in self._copied]
+        replaced = [position for position in commit.positions if position in self._copied]
         if self._copies is not None and self._is_lasting:
             outputs = [*outputs, self._copies.batch(offsets)]
         elif self._copies is not None and replaced:
@@ -190,7 +190,7 @@ class KafkaCommitter(TaskCommitter):
         """Wait until everything is delivered that must be durable before the transaction."""
 
     def _undo(self) -> None:
-        """Give up what was sent since the last commit; if possible, leave the object ready for another try."""
+        """Give up the outputs sent since the last commit; if possible, leave the object ready for another try."""
         transactions = self._transactions
         if transactions is None:
             return
@@ -301,8 +301,8 @@ class KafkaCommitter(TaskCommitter):
     def _wait_until_listed(self) -> None:
         """Wait until a task's first commit is readable, some milliseconds after the transaction's end.
 
-        Until then, a list of the group's positions lacks it, even one that waits for open transactions: such a list
-        waits for those of listed positions only. A reset fences the tasks that it finds in that list.
+        Until then, a list of the group's positions lacks it, even if the request waits for open transactions: it waits
+        for transactions of listed positions only. A reset fences the tasks that it finds in that list.
         """
         try:
             self._read()
@@ -354,7 +354,7 @@ class ExactlyOnce(KafkaCommitter):
 
     @property
     def commit_within(self) -> float:
-        """Half the time that a transaction may last: producing what is left takes some of it."""
+        """Half the maximum duration of a transaction: producing the remaining outputs takes some of it."""
         return self._clients.transaction_seconds / 2
 
     def _outbox(self) -> Outbox:

@@ -26,7 +26,7 @@ class OffsetCopies:
     """The copies of one application's offsets.
 
     `notes` returns its notes as they are now, and `ids` the ids of topics: the copy of an offset in a topic that was
-    deleted does not count for another topic of that name. `topic` is that of the notes, and `create` makes it.
+    deleted does not count for another topic of that name. `topic`: the topic of the notes; `create` makes it.
     """
 
     def __init__(
@@ -49,11 +49,11 @@ class OffsetCopies:
         notes = self._notes() if partitions else {}
         found: dict[TopicPartition, dict[str, Any]] = {}
         was_removed = False
-        for each in partitions:
-            note = notes.get(key := _key(each))
+        for partition in partitions:
+            note = notes.get(key := _key(partition))
             was_removed = was_removed or (key in notes and note is None)
             if note is not None:
-                found[each] = json.loads(note)
+                found[partition] = json.loads(note)
         ids = self._ids({each.topic for each in found}) if found else {}
         copies = {
             each: KafkaPartition(*each, copy["offset"], metadata=copy["metadata"])
@@ -64,11 +64,11 @@ class OffsetCopies:
 
     def records(self, offsets: Sequence[KafkaPartition]) -> dict[bytes | None, bytes | None]:
         """Return the notes that are copies of offsets."""
-        ids = self._ids({each.topic for each in offsets})
+        ids = self._ids({offset.topic for offset in offsets})
         copies: dict[bytes | None, bytes | None] = {}
-        for each in offsets:
-            copy = {"offset": each.offset, "metadata": each.metadata, "topic_id": ids.get(each.topic, "")}
-            copies[_key(partition_of(each))] = json.dumps(copy).encode()
+        for offset in offsets:
+            copy = {"offset": offset.offset, "metadata": offset.metadata, "topic_id": ids.get(offset.topic, "")}
+            copies[_key(partition_of(offset))] = json.dumps(copy).encode()
         return copies
 
     def batch(self, offsets: Sequence[KafkaPartition]) -> OutputBatch:

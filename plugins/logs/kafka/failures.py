@@ -117,14 +117,14 @@ _NO_TOPIC = frozenset(
 _FIRST_WAIT, _LONGEST_WAIT = 0.05, 1.0
 _LONGEST_TRY = 10.0
 _RECENT_SECONDS = 35.0
-"""How long the error of a connection counts: librdkafka reports one that repeats every 30 s."""
+"""Seconds for which a connection's error counts as recent: librdkafka reports a repeated one every 30 s."""
 _SAYS_AFTER, _SAYS_LATER, _SAYS_EVERY = 1.0, 10.0, 60.0
 """Seconds until the first log line about waiting, after a failed connection and otherwise; seconds between two
 lines."""
 
 
 def error_of(error: KafkaError | BaseException) -> KafkaError | None:
-    """Return the KafkaError inside an exception of confluent-kafka, or the one that is given."""
+    """Return the KafkaError inside an exception of confluent-kafka, or the argument itself."""
     if isinstance(error, KafkaError):
         return error
     if isinstance(error, KafkaException) and error.args and isinstance(error.args[0], KafkaError):
@@ -173,7 +173,7 @@ def is_without_brokers(error: KafkaError) -> bool:
 
 
 def describe(error: KafkaError) -> str:
-    """Return one line for an error: what it means, and Kafka's own text."""
+    """Return one line for an error: its meaning, and Kafka's own text."""
     text = re.sub(r" \(after \d+ms in state \w+\)", "", re.sub(r"\s+", " ", error.str())).strip()
     meaning = _REFUSED.get(error.code())
     return f"{meaning} ({text})" if meaning else text
@@ -200,7 +200,7 @@ def as_config_error(error: BaseException, where: str) -> ConfigError | None:
     return ConfigError(f"{where}: the client settings are refused: {text}")
 
 
-class Client(Protocol):
+class KafkaClient(Protocol):
     """A client of confluent-kafka."""
 
     def poll(self, timeout: float, /) -> object:
@@ -230,11 +230,11 @@ class Patience:
     def _recent_connection_error(self) -> KafkaError | None:
         return self._connection_error if time.monotonic() - self._connection_failed_at < _RECENT_SECONDS else None
 
-    def call(self, doing: str, call: Callable[[float], T], client: Client | None = None, first: float = 1.0) -> T:
+    def call(self, doing: str, call: Callable[[float], T], client: KafkaClient | None = None, first: float = 1.0) -> T:
         """Return `call(seconds)`, tried again after retriable errors. Raises LogError when `timeout_s` is over.
 
-        Raises KafkaException for other errors. `seconds`: how long one try may take; `first`: the same for the first
-        try. `client`: polled for the errors of its connections.
+        Raises KafkaException for other errors. `seconds`: the maximum duration of a try; `first`: the same for the
+        first try. `client`: polled for the errors of its connections.
         """
         began = time.monotonic()
         deadline, said_at, most, wait = began + self.timeout_s, 0.0, first, _FIRST_WAIT

@@ -13,10 +13,10 @@ from penstock import LogError, RecordBatch, TopicPartition
 from penstock.log.follower import Follower
 
 from .clients import Clients
-from .columns import Event, Reader, Taken, cut
+from .columns import Reader, ReaderEvent, Taken, cut
 from .failures import error_of, is_retriable, is_unknown_topic
 from .reading import MESSAGES, READER_GROUP, introduce, out_of_range, size_of
-from .topics import Topics
+from .topics import KafkaTopics
 
 _CONSUMER = {
     "fetch.min.bytes": 1,
@@ -37,12 +37,12 @@ class KafkaFollower(Follower):
     A consumer gets a partition at most once: what it still reports from before would skip records. A partition that is
     added again is read with a new consumer, and so are all others, from where they are.
 
-    A pause keeps what is read, and stops fetching only when that is much: librdkafka throws away what it has
-    prefetched of a partition that it pauses.
+    A pause stores read records, and stops fetching only when they are many: librdkafka drops the prefetched records of
+    a partition that it pauses.
     """
 
     def __init__(
-        self, clients: Clients, topics: Topics, out_of_range_error: Callable[[TopicPartition, int], LogError]
+        self, clients: Clients, topics: KafkaTopics, out_of_range_error: Callable[[TopicPartition, int], LogError]
     ) -> None:
         self._clients = clients
         self._topics = topics
@@ -71,7 +71,7 @@ class KafkaFollower(Follower):
             self._assign(positions)
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        gone = [each for each in partitions if each in self._positions]
+        gone = [partition for partition in partitions if partition in self._positions]
         for each in gone:
             del self._positions[each]
             for of_partition in (self._ends, self._kept, self._failed, self._unanswered):
@@ -128,11 +128,11 @@ class KafkaFollower(Follower):
         self._away_since, self._check_at = None, time.monotonic() + _CHECK_EVERY
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        self._paused.update(each for each in partitions if each in self._positions)
+        self._paused.update(partition for partition in partitions if partition in self._positions)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
         self._paused.difference_update(partitions)
-        again = [KafkaPartition(*each) for each in partitions if each in self._stopped]
+        again = [KafkaPartition(*partition) for partition in partitions if partition in self._stopped]
         self._stopped.difference_update(partitions)
         if self._consumer is not None and again:
             self._consumer.resume(again)
@@ -187,9 +187,9 @@ class KafkaFollower(Follower):
                 ) from exception
 
     def _check(self, consumer: Reader) -> None:
-        """Find out what a consumer does not report: that its brokers do not answer, and that a topic was deleted.
+        """Check for faults that a consumer does not report: no answer from brokers, and deleted topics.
 
-        Raises LogError when they did not answer for too long.
+        Raises LogError when brokers did not answer for too long.
         """
         now = time.monotonic()
         self._check_at = now + _CHECK_EVERY
@@ -203,12 +203,12 @@ class KafkaFollower(Follower):
                 raise patience.timed_out(doing, error_of(exception)) from exception
             return
         self._away_since = None
-        for each in self._positions:
-            if each.topic not in topics and (failure := self._unknown(each)):
-                self._failed[each] = failure
+        for position in self._positions:
+            if position.topic not in topics and (failure := self._unknown(position)):
+                self._failed[position] = failure
 
     def _look_at_unanswered(self) -> None:
-        """Fail partitions of which no broker says where they end: their tasks wait for that, and must not for ever."""
+        """Fail partitions whose end no broker has reported for too long: their tasks wait for it."""
         now = time.monotonic()
         passed = now - self._looked_at
         if passed < _CHECK_SECONDS:
@@ -248,7 +248,7 @@ class KafkaFollower(Follower):
         return found
 
     def _taken(self, taken: Taken) -> list[RecordBatch]:
-        """Return the records that were taken, and keep those of paused partitions."""
+        """Return the taken records of partitions that are not paused; store the others."""
         found: list[RecordBatch] = []
         for batch in taken.batches:
             partition = TopicPartition(batch.topic, batch.partition)
@@ -276,7 +276,7 @@ class KafkaFollower(Follower):
             self._consumer.pause([KafkaPartition(*partition)])
             self._stopped.add(partition)
 
-    def _take_event(self, event: Event, found: list[RecordBatch]) -> None:
+    def _take_event(self, event: ReaderEvent, found: list[RecordBatch]) -> None:
         error, partition = event.error, event.partition
         if is_retriable(error):
             return

@@ -26,7 +26,7 @@ _RENEWALS = 4
 """How often a commit is repeated in the time for which brokers keep it."""
 
 
-class Groups:
+class ConsumerGroups:
     """The consumer groups of one cluster. Thread-safe. Every method raises LogError when a request fails."""
 
     def __init__(self, clients: Clients) -> None:
@@ -49,7 +49,7 @@ class Groups:
             ConsumerGroupTopicPartitions(group),
             require_stable=stable,
         )
-        return [] if found is None else [each for each in found.topic_partitions if each.offset >= 0]
+        return [] if found is None else [partition for partition in found.topic_partitions if partition.offset >= 0]
 
     def check_members(self, group: str) -> None:
         """Raise LogError if a group has members: penstock joins no group, and a member would move its positions."""
@@ -100,10 +100,7 @@ def renewal_seconds(clients: Clients) -> float:
 
 
 def retention_seconds(clients: Clients) -> float | None:
-    """Return how long after a commit brokers forget the offsets of a group without members; None if they do not say.
-
-    Raises LogError when no broker answers.
-    """
+    """Return the seconds until brokers forget a commit of a group without members; None if they do not say."""
     doing = f"reading the brokers' {_RETENTION}"
     broker = str(min(clients.admin.list_topics(doing).brokers))
     try:

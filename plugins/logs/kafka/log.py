@@ -30,12 +30,12 @@ from .committers import AtLeastOnce, ExactlyOnce, KafkaCommitter
 from .copies import missing, with_copies
 from .failures import is_retriable, is_unknown_topic
 from .following import KafkaFollower
-from .groups import Groups, renewal_seconds, retention_seconds
+from .groups import ConsumerGroups, renewal_seconds, retention_seconds
 from .notes import Notes
 from .positions import committed_at, from_kafka, plain, position_of, start_positions, task_of, without_position
 from .producing import SharedOutbox, largest_message
 from .reading import CONSUMER_FILES, Readers, out_of_range
-from .topics import SETTLE_SECONDS, Topics
+from .topics import SETTLE_SECONDS, KafkaTopics
 from .transactions import Transactions, transactional_id
 
 _GUARANTEES = {"exactly_once": ExactlyOnce, "exactly_once_v2": ExactlyOnce, "at_least_once": AtLeastOnce}
@@ -67,8 +67,8 @@ class KafkaLog(Log):
             )
         self._committer = committer
         self._patience = self._clients.patience
-        self._topics = Topics(self._clients)
-        self._groups = Groups(self._clients)
+        self._topics = KafkaTopics(self._clients)
+        self._groups = ConsumerGroups(self._clients)
         self._notes = Notes(self._clients, self._topics, self._group)
         self._readers = Readers(self._clients)
         self._lock = threading.Lock()
@@ -78,7 +78,7 @@ class KafkaLog(Log):
         self._renewal_seconds: float | None = None
 
     def open_files(self, tasks: int) -> int:
-        """Return how many the committers of `tasks` tasks, and one reader for all of them, need with one broker."""
+        """Return the descriptors for committers of `tasks` tasks and one reader, with one broker."""
         return tasks * self._committer.open_files + min(tasks, 1) * CONSUMER_FILES
 
     # -- topics
@@ -195,7 +195,7 @@ class KafkaLog(Log):
                     raise self._patience.failed(f"{doing} in {each.topic}-{each.partition}", each.error)
             found = self._with_copies(application_id, found, lambda: self._patience.call(doing, read, consumer))
         positions = {TopicPartition(each.topic, each.partition): position_of(each) for each in found}
-        return {each: positions[each] for each in partitions}
+        return {partition: positions[partition] for partition in partitions}
 
     def set_positions(
         self, application_id: str, positions: Mapping[TopicPartition, int], to_end: Collection[TopicPartition] = ()
@@ -275,7 +275,7 @@ class KafkaLog(Log):
 
     def are_current(self, committers: Sequence[TaskCommitter]) -> Sequence[bool]:
         """Return `is_current()` of each, by one request."""
-        own = [each for each in committers if isinstance(each, KafkaCommitter)]
+        own = [committer for committer in committers if isinstance(committer, KafkaCommitter)]
         if len(own) == len(committers):
             try:
                 return KafkaCommitter.are_current(own, _SETTLE_SECONDS)
@@ -349,7 +349,7 @@ class KafkaLog(Log):
     def _with_copies(
         self, application_id: str, found: list[KafkaPartition], ask: Callable[[], list[KafkaPartition]]
     ) -> list[KafkaPartition]:
-        """Return a group's positions, with copies of those that it lacks; `ask` reads the positions again."""
+        """Return a group's positions, with copies of missing ones; `ask` reads the positions again."""
         if not (gone := missing(found)):
             return found
         copies, was_removed = self._notes.copies(application_id).of(gone)
@@ -375,7 +375,7 @@ class KafkaLog(Log):
         stable = False
         while True:
             positions = self._groups.positions(application_id, stable=stable)
-            tasks = {task for each in positions if (task := task_of(each)) is not None} - fenced
+            tasks = {task for position in positions if (task := task_of(position)) is not None} - fenced
             if stable and not tasks:
                 return positions
             with ThreadPoolExecutor(8) as threads:

@@ -25,7 +25,7 @@ from .committers import ExactlyOnce
 from .copies import OffsetCopies
 from .producing import SharedOutbox
 from .reading import PartitionReader, read_whole
-from .topics import NOTES_SUFFIX, Topics
+from .topics import NOTES_SUFFIX, KafkaTopics
 
 _CONFIG = {
     "cleanup.policy": "compact",
@@ -40,8 +40,9 @@ _LEASED, _CHANGED = "lease", "notes"
 changed that depend on what was there."""
 _LOOK_SECONDS = 0.005
 _KNOWN_SECONDS = 600.0
-"""After so long all notes are read anew. Kafka keeps the record of a deletion for a day (`delete.retention.ms`); a
-process that reads only new records after that would keep the deleted note."""
+"""Seconds after which all notes are read again. Kafka keeps the record of a deletion for a day (`delete.retention.ms`);
+a process that reads only new records after that would keep the deleted note.
+"""
 _MOST_FORGOTTEN = 10_000
 """Number of claims that one start withdraws at most."""
 _END_SECONDS = 1.0
@@ -58,7 +59,7 @@ class _Holder:
 
 @dataclass
 class _Wait:
-    """What a process that waits for a lease knows: the token of its claims, and when it looked last.
+    """The state of a process that waits for a lease: the token of its claims, and the time of its last look.
 
     `ahead_ms`: the broker's clock less this machine's stopwatch, from its own claim; None before the first one. `end`
     and `holder`: the end of the claims, and who had the lease by them.
@@ -82,7 +83,7 @@ class _KnownNotes(NamedTuple):
 class Notes:
     """The notes and leases of applications in one cluster. Thread-safe."""
 
-    def __init__(self, clients: Clients, topics: Topics, group: Callable[[str], Consumer]) -> None:
+    def __init__(self, clients: Clients, topics: KafkaTopics, group: Callable[[str], Consumer]) -> None:
         """`group` returns a consumer of an application's group, which it keeps."""
         self._clients = clients
         self._topics = topics
@@ -126,7 +127,7 @@ class Notes:
         self._make_readable(application_id)
 
     def _make_readable(self, application_id: str) -> None:
-        """Return when every note that was written before this call can be read.
+        """Wait until every note that was written before this call can be read.
 
         A transaction hides what is behind it. One of a process that was killed in `change` is ended here; if that
         process lives, it changes the note once more. One under a lease ends when the next driver takes that. For others
@@ -264,12 +265,12 @@ class Notes:
         return stable, True
 
     def _fence(self, application_id: str, name: str) -> ExactlyOnce:
-        """Return what commits in the place of whoever had this fence before, and whose open transaction ends."""
+        """Take the fence from its owner, whose open transaction ends; return the transactions of the new one."""
         group = self._group(application_id)
         return ExactlyOnce(self._clients, application_id, name, (), self._topics.count, group)
 
     def _may_be_written(self, application_id: str, own: str) -> bool:
-        """Return whether another one may write a note under the lease that it had."""
+        """Return whether another process may still write a note under its former lease."""
         claims = {token: claim for token, claim, _ in self._claims(application_id)}
         return any(claim is not None and claim.get("writes") for token, claim in claims.items() if token != own)
 
@@ -298,7 +299,7 @@ class Notes:
         return [token for token, until_ms in until.items() if until_ms <= now_ms][:_MOST_FORGOTTEN]
 
     def _claims(self, application_id: str) -> Iterator[tuple[str, dict[str, Any] | None, int]]:
-        """Yield each claim with its token and the broker's time; None for one that was withdrawn."""
+        """Yield each claim with its token and the broker's time; None for a withdrawn claim."""
         for batch in self._read(application_id, _LEASE):
             for key, value, at_ms in zip(batch.keys, batch.values, batch.timestamps, strict=True):
                 if key is not None:

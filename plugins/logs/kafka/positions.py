@@ -25,7 +25,7 @@ _WHOLE_COPIES = 3
 
 
 @dataclass(frozen=True)
-class Note:
+class PositionNote:
     """The metadata of one position. `engine_state` is None where only the version is kept; `at`: seconds since 1970.
 
     `copied`: the offset has a copy (`OffsetCopies`).
@@ -47,7 +47,7 @@ class Note:
         return json.dumps({**fields, "sum": _sum(fields)}, separators=(",", ":"))
 
     @classmethod
-    def from_text(cls, text: str | None) -> Note | None:
+    def from_text(cls, text: str | None) -> PositionNote | None:
         """Return parsed metadata; None for another program's, and without a commit. Raises LogError for damage."""
         if not text or text in (_NO_POSITION, _START) or '"penstock"' not in text:
             return None
@@ -73,8 +73,8 @@ def _sum(fields: Mapping[str, Any]) -> str:
 def to_kafka(task_id: str, commit: Commit, *, copied: bool = False) -> list[KafkaPartition]:
     """Return a commit as offsets with metadata. Raises LogError when the engine's state is too large for metadata."""
     now = int(time.time())
-    whole = Note(task_id, commit.version, commit.engine_state, now, copied).to_text()
-    short = Note(task_id, commit.version, None, now, copied).to_text()
+    whole = PositionNote(task_id, commit.version, commit.engine_state, now, copied).to_text()
+    short = PositionNote(task_id, commit.version, None, now, copied).to_text()
     if len(whole) > _MOST_BYTES:
         raise LogError(
             f"task {task_id}: what the engine has to remember takes {len(whole)} bytes, and Kafka keeps {_MOST_BYTES} "
@@ -95,14 +95,14 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
     """
     foreign: list[str] = []
     positions: dict[TopicPartition, int] = {}
-    notes: dict[TopicPartition, Note] = {}
+    notes: dict[TopicPartition, PositionNote] = {}
     for each in found:
         if position_of(each) is None or _metadata_of(each) == _START:
             continue
         partition = TopicPartition(each.topic, each.partition)
         positions[partition] = each.offset
         try:
-            note = Note.from_text(_metadata_of(each))
+            note = PositionNote.from_text(_metadata_of(each))
         except LogError as error:
             raise LogError(
                 f"task {task_id}: the committed position of {partition}: {error}. Nothing was changed; if it cannot be "
@@ -133,7 +133,7 @@ def from_kafka(task_id: str, found: Iterable[KafkaPartition]) -> tuple[Commit | 
 
 def plain(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     """Return partitions as confluent-kafka's."""
-    return [KafkaPartition(each.topic, each.partition) for each in partitions]
+    return [KafkaPartition(partition.topic, partition.partition) for partition in partitions]
 
 
 def partition_of(found: KafkaPartition) -> TopicPartition:
@@ -157,7 +157,7 @@ def position_of(found: KafkaPartition) -> int | None:
 def task_of(found: KafkaPartition) -> str | None:
     """Return the task that committed a position; None where no task did, or its metadata is damaged."""
     try:
-        note = Note.from_text(_metadata_of(found))
+        note = PositionNote.from_text(_metadata_of(found))
     except LogError:
         return None
     return None if note is None else note.task_id
@@ -172,7 +172,7 @@ def may_have_copy(found: KafkaPartition) -> bool:
 def committed_at(found: KafkaPartition) -> int | None:
     """Return when (seconds since 1970) a task committed a position; None where no task did, or if it has a copy."""
     try:
-        note = Note.from_text(_metadata_of(found))
+        note = PositionNote.from_text(_metadata_of(found))
     except LogError:
         return None
     return None if note is None or note.copied else note.at
@@ -180,7 +180,7 @@ def committed_at(found: KafkaPartition) -> int | None:
 
 def without_position(partitions: Sequence[TopicPartition]) -> list[KafkaPartition]:
     """Return offsets to commit for partitions that have no position from then on."""
-    return [KafkaPartition(each.topic, each.partition, 0, metadata=_NO_POSITION) for each in partitions]
+    return [KafkaPartition(partition.topic, partition.partition, 0, metadata=_NO_POSITION) for partition in partitions]
 
 
 def start_positions(positions: Mapping[TopicPartition, int]) -> list[KafkaPartition]:

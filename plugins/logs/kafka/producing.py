@@ -61,7 +61,7 @@ def _wait_until_idle(producer: Producer, is_committing: bool, is_aborting: bool)
 
 
 def _is_empty(producer: Producer, seconds: float) -> bool:
-    """Return whether every record has been delivered, or has failed, within a time."""
+    """Wait up to some seconds; return whether every record has been delivered or has failed."""
     deadline = time.monotonic() + seconds
     while len(producer):
         if time.monotonic() > deadline:
@@ -73,7 +73,7 @@ def _is_empty(producer: Producer, seconds: float) -> bool:
 
 
 _CHUNK = 5_000
-"""Records between two checks of how much is in flight."""
+"""Records between two checks of the amount in flight."""
 _MOST_IN_FLIGHT_BYTES = 32 * 1024 * 1024
 _MOST_IN_FLIGHT = 400_000
 _SAMPLED = 32
@@ -98,7 +98,7 @@ class Outbox:
         self._partitions = partitions
         self._checked: dict[str, int] = {}
         self._anywhere: dict[tuple[str, int], Iterator[int]] = {}
-        """By topic and its number of partitions: where the next records go that any partition may have."""
+        """By topic and its number of partitions: the partitions of the next records without a fixed one."""
         self.is_over = False
         self._producer = clients.producer(properties)
         self._failures = self._producer.failures
@@ -244,7 +244,7 @@ class Outbox:
         return exception
 
     def settle(self) -> KafkaError | None:
-        """Give up unsent records and wait for the others; return the fatal error, None if the producer can go on.
+        """Give up unsent records and wait for the others; return the fatal error, None if the producer can continue.
 
         Call it before reading `failed`: a transaction may fail before the delivery report of the refused record
         arrives.
@@ -334,9 +334,9 @@ def topic_setting(clients: Clients, topic: str, name: str) -> int | None:
 def _by_hash(
     batch: OutputBatch, hashed: Sequence[bytes | None], count: int, anywhere: Iterator[int]
 ) -> list[Sequence[int] | None]:
-    """Return the partitions of records whose keys are hashed in part, which librdkafka cannot do.
+    """Return the partitions of records with partly hashed keys, which librdkafka cannot do.
 
-    `anywhere`: those of the next records that any partition may have.
+    `anywhere`: the partitions of the next records that any partition may have.
     """
     parts = list(dict.fromkeys(part for part in hashed if part is not None))
     of_part: dict[bytes | None, Sequence[int]] = {

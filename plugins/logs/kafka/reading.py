@@ -47,9 +47,9 @@ class PartitionReader:
     ) -> None:
         self.partition = partition
         self.topics = topics | {partition.topic}
-        """Those that the consumer has or had; `topics` are those that it had before."""
+        """All topics that the consumer has or had; `topics` are the ones it had before."""
         self.next = offset
-        """Where the last fetch ended, and the next one begins."""
+        """The offset at which the last fetch ended, and the next one begins."""
         self._clients = clients
         self._consumer = consumer
         self._kept: list[RecordBatch] = []  # records after `next`
@@ -99,7 +99,7 @@ class PartitionReader:
         return batches
 
     def has_more(self) -> bool:
-        """Return whether there are more records to read ahead, as far as is known. Raises KafkaException."""
+        """Return whether more records can be read ahead, as far as known. Raises KafkaException."""
         if not self._kept and not self._is_cut_short:
             self._kept = self._without_events(self._consumer.take(MESSAGES, 0, self.topics))
         return bool(self._kept) or self._is_cut_short
@@ -135,7 +135,7 @@ class PartitionReader:
                     self._ended = max(self._ended, event.offset)
             elif not is_retriable(event.error):
                 raise KafkaException(event.error)
-        return [each for each in taken.batches if (each.topic, each.partition) == self.partition]
+        return [batch for batch in taken.batches if (batch.topic, batch.partition) == self.partition]
 
     def _reached(self) -> int:
         """Return the offset that the consumer has reached: it passes control records and gaps without a message."""
@@ -156,7 +156,7 @@ def introduce(consumer: Consumer, topics: Iterable[str]) -> None:
 
 
 def size_of(batch: RecordBatch) -> int:
-    """Return about how many bytes a batch has, estimated from a sample."""
+    """Return about the bytes of a batch, estimated from a sample."""
     return about_bytes(batch.keys, _SAMPLED) + about_bytes(batch.values, _SAMPLED) + 8 * len(batch.keys)
 
 
@@ -183,7 +183,7 @@ READER_GROUP = "penstock"
 
 @dataclass
 class _Free:
-    """A consumer without a partition, the one that it had last, where that was left, when, and which topics it had."""
+    """A consumer without a partition, with its last partition and position, the time of its release, and its topics."""
 
     consumer: Reader
     partition: TopicPartition

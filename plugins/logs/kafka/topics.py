@@ -88,12 +88,12 @@ class Purges:
             self._end = dict
             self._ids.pop(topic, None)
             for offsets in (self._wanted, self._done):
-                for each in [each for each in offsets if each.topic == topic]:
+                for each in [offset for offset in offsets if offset.topic == topic]:
                     del offsets[each]
 
     def _of_same_topics(self, purges: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Return the requests for topics that still are the ones that the offsets are of. Raises KafkaException."""
-        expected = {each.topic: self._ids[each.topic] for each in purges if each.topic in self._ids}
+        """Return the requests whose topics are still the ones with these offsets. Raises KafkaException."""
+        expected = {purge.topic: self._ids[purge.topic] for purge in purges if purge.topic in self._ids}
         if not expected:
             return dict(purges)
         ids = self._admin.once(AdminClient.describe_topics, TopicCollection(list(expected)), ids_in, _LOOK_SECONDS)
@@ -112,7 +112,7 @@ SETTLE_SECONDS = 1.0
 """How long a topic may be missing in a broker's list after the controller has created it."""
 _BROKERS_AT_ONCE = 8
 _BROKER_SECONDS = 5.0
-"""How long a broker may take to list a topic that was created; one that does not answer is left out."""
+"""Seconds for a broker to list a created topic; a broker that does not answer is left out."""
 _ANSWER_SECONDS = 5.0
 """How long leaders may take to say where their partitions end, where nobody is to wait for one that is away."""
 _AGAIN_SECONDS = 0.2
@@ -123,7 +123,7 @@ NOTES_SUFFIX = "-penstock-notes"
 """The end of the name of the topic that keeps an application's notes and its lease."""
 
 
-class Topics:
+class KafkaTopics:
     """The topics of one cluster. Thread-safe."""
 
     def __init__(self, clients: Clients) -> None:
@@ -140,7 +140,7 @@ class Topics:
     # ------------------------------------------------------------------ what there is
 
     def all(self) -> Mapping[str, TopicInfo]:
-        """Return all topics but Kafka's own and those for notes; their settings are requested on first access."""
+        """Return all topics but Kafka's own and the topics of notes; their settings are requested on first access."""
         counts = self.counts(fresh=True)
         settings = cache(partial(self.settings, list(counts)))
         owners = self._owners(counts)
@@ -168,7 +168,7 @@ class Topics:
         )
 
     def ids(self, names: Collection[str]) -> dict[str, str]:
-        """Return the ids of those topics that exist; brokers before 2.8 have none."""
+        """Return the ids of existing topics; brokers before 2.8 have none."""
         if not names:
             return {}
         doing = "asking for the ids of topics"
@@ -344,9 +344,9 @@ class Topics:
         return self.offsets(partitions, _LATEST, _level(stable))
 
     def known_end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool) -> dict[TopicPartition, int]:
-        """Return the end offsets of those partitions that have a leader. Raises LogError if one does not answer."""
-        led = self._led({each.topic for each in partitions})
-        asked = {KafkaPartition(*each): _LATEST for each in partitions if each in led}
+        """Return the end offsets of partitions with a leader. Raises LogError if one does not answer."""
+        led = self._led({partition.topic for partition in partitions})
+        asked = {KafkaPartition(*partition): _LATEST for partition in partitions if partition in led}
         if not asked:
             return {}
 
@@ -365,10 +365,10 @@ class Topics:
         def read(futures: Mapping[str, Future[Any]]) -> set[TopicPartition]:
             found = {name: future.result() for name, future in futures.items() if future.exception() is None}
             return {
-                TopicPartition(name, each.id)
+                TopicPartition(name, partition.id)
                 for name, topic in found.items()
-                for each in topic.partitions
-                if each.leader is not None
+                for partition in topic.partitions
+                if partition.leader is not None
             }
 
         doing = "asking for the leaders of topics"
@@ -387,7 +387,7 @@ class Topics:
         """Return an offset of each partition."""
         if not partitions:
             return {}
-        asked = {KafkaPartition(each.topic, each.partition): spec for each in partitions}
+        asked = {KafkaPartition(partition.topic, partition.partition): spec for partition in partitions}
         options: dict[str, Any] = {} if level is None else {"isolation_level": level}
 
         def read(futures: Mapping[KafkaPartition, Future[Any]]) -> dict[TopicPartition, int]:
@@ -411,7 +411,7 @@ class Topics:
         except KafkaException as exception:
             raise self._patience.failed("asking for offsets", exception) from exception
         # In the order of the request.
-        return {each: found[each] for each in partitions}
+        return {partition: found[partition] for partition in partitions}
 
 
 def _level(stable: bool) -> IsolationLevel:
@@ -442,7 +442,7 @@ class _TopicSettings(Mapping[str, str]):
 
 
 def _is_internal(name: str, owners: set[str]) -> bool:
-    """Return whether a topic is an internal one of an application that has run here."""
+    """Return whether a topic is an internal topic of an application that has run here."""
     return name.endswith(_OWN_SUFFIXES) and any(name.startswith(f"{owner}-") for owner in owners)
 
 

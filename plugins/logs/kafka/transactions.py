@@ -17,7 +17,7 @@ from .producing import Outbox, end
 
 _DELIVER_SECONDS = 0.1
 _STUCK_SECONDS = 5.0
-"""How long after its time limit a call of librdkafka is considered as one that never returns."""
+"""Seconds after its time limit from which a call of librdkafka counts as stuck."""
 
 
 def transactional_id(application_id: str, task_id: str) -> str:
@@ -173,7 +173,7 @@ class Transactions(Outbox):
         done.result()
 
     def _deliver_until(self, done: Future[None]) -> None:
-        """Deliver what was sent, at most until a call is over: else the commit would only begin to deliver after it."""
+        """Deliver sent records until a call is over: else only the commit would begin to deliver."""
         try:
             while not done.done() and self._flush(_DELIVER_SECONDS):
                 pass

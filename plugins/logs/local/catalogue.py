@@ -37,7 +37,7 @@ class Topic:
         return cls(topic_id, info, parse_config(info.name, info.config), Partitioner(info.partitions))
 
 
-class Topics(dict[str, Topic]):
+class CatalogueTopics(dict[str, Topic]):
     """Topics by name, as of one generation of the log's catalogue; never changed."""
 
     def __init__(self, where: str) -> None:
@@ -63,9 +63,9 @@ class Catalogue:
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
-        self._read = -1, Topics(environment.directory)
+        self._read = -1, CatalogueTopics(environment.directory)
 
-    def topics(self, transaction: Transaction) -> Topics:
+    def topics(self, transaction: Transaction) -> CatalogueTopics:
         """Return the topics as a transaction sees them."""
         generation = number(transaction.get("system", b"generation"))
         known, topics = self._read
@@ -97,8 +97,8 @@ class Catalogue:
         transaction.put("system", counter, number_row(following))
         return following
 
-    def _load(self, transaction: Transaction, before: Topics) -> Topics:
-        loaded = Topics(self._environment.directory)
+    def _load(self, transaction: Transaction, before: CatalogueTopics) -> CatalogueTopics:
+        loaded = CatalogueTopics(self._environment.directory)
         with transaction.cursor("topics") as cursor:
             for key, row in cursor:
                 name = bytes(key).decode()

@@ -19,9 +19,9 @@ from penstock import (
 )
 
 from ..messages import check_sizes, fenced, no_key, unknown_topics_as_production_errors
-from .catalogue import Topic, Topics
+from .catalogue import CatalogueTopics, Topic
 from .layout import PackedBatch, named_key, number, number_row, pack_share, partition_key
-from .storage import Storage
+from .storage import LogStorage
 from .transaction import Transaction
 
 
@@ -33,7 +33,7 @@ class PackedOutput:
     batches: dict[int, list[PackedBatch]]
 
 
-def pack_outputs(storage: Storage, outputs: Sequence[OutputBatch]) -> list[PackedOutput]:
+def pack_outputs(storage: LogStorage, outputs: Sequence[OutputBatch]) -> list[PackedOutput]:
     """Partition and pack. Raises UnknownTopicError, and ProductionError for records that a topic refuses."""
     if not outputs:
         return []
@@ -46,7 +46,7 @@ def pack_outputs(storage: Storage, outputs: Sequence[OutputBatch]) -> list[Packe
     ]
 
 
-def is_stale(packed: Sequence[PackedOutput], topics: Topics) -> bool:
+def is_stale(packed: Sequence[PackedOutput], topics: CatalogueTopics) -> bool:
     """Return whether a topic was deleted or created again since packing."""
     return any(topics.named(each.topic.info.name).id != each.topic.id for each in packed)
 
@@ -58,7 +58,7 @@ def append_packed(transaction: Transaction, packed: Sequence[PackedOutput]) -> N
             transaction.append(output.topic.id, partition, batches)
 
 
-def _pack(storage: Storage, topic: Topic, batch: OutputBatch, appended_ms: int) -> dict[int, list[PackedBatch]]:
+def _pack(storage: LogStorage, topic: Topic, batch: OutputBatch, appended_ms: int) -> dict[int, list[PackedBatch]]:
     if topic.settings.compact and None in batch.keys:
         raise no_key(topic.info.name)
 
@@ -83,7 +83,7 @@ class LocalCommitter(TaskCommitter):
     """A task's row has the epoch of its last opener; a commit requires the whole row to be as this object left it."""
 
     def __init__(
-        self, storage: Storage, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+        self, storage: LogStorage, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
     ) -> None:
         self._storage = storage
         self._application_id = application_id
@@ -154,7 +154,11 @@ class LocalCommitter(TaskCommitter):
 
 
 def read_commit(
-    transaction: Transaction, topics: Topics, application_id: str, task_id: str, partitions: Sequence[TopicPartition]
+    transaction: Transaction,
+    topics: CatalogueTopics,
+    application_id: str,
+    task_id: str,
+    partitions: Sequence[TopicPartition],
 ) -> Commit | None:
     """Return the last commit of a task, None where there is none."""
     positions = read_positions(transaction, topics, application_id, partitions)
@@ -167,22 +171,22 @@ def read_commit(
 
 def read_positions(
     transaction: Transaction,
-    topics: Topics,
+    topics: CatalogueTopics,
     application_id: str,
     partitions: Sequence[TopicPartition],
 ) -> dict[TopicPartition, int | None]:
     """Return an application's positions, None where there is none."""
     found: dict[TopicPartition, int | None] = {}
-    for each in partitions:
-        key = partition_key(topics.of(each).id, each.partition)
+    for partition in partitions:
+        key = partition_key(topics.of(partition).id, partition.partition)
         row = transaction.get("positions", named_key(application_id, key))
-        found[each] = None if row is None else number(row)
+        found[partition] = None if row is None else number(row)
     return found
 
 
 def put_positions(
     transaction: Transaction,
-    topics: Topics,
+    topics: CatalogueTopics,
     application_id: str,
     positions: Mapping[TopicPartition, int],
 ) -> None:

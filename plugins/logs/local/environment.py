@@ -59,8 +59,8 @@ def split_location(location: str) -> tuple[str, dict[str, str]]:
     >>> split_location("data/log?lock_timeout=60s")
     ('data/log', {'lock_timeout': '60s'})
     """
-    found = _LOCATION.fullmatch(location)
-    directory, settings = found.groups() if found else (location, None)
+    match = _LOCATION.fullmatch(location)
+    directory, settings = match.groups() if match else (location, None)
     pairs = (pair.partition("=") for pair in settings.split("&")) if settings else ()
     return directory, {name: value for name, _, value in pairs}
 
@@ -185,7 +185,7 @@ class Environment:
             if self._lmdb is not None:
                 return self._lmdb
             self._drop_inherited()
-            made = make_private_directory(self.directory)
+            new_paths = make_private_directory(self.directory)
             # No uninitialised memory is ever written here, so clearing it first (meminit) only costs time.
             # No spare transactions: a forked child that closes its copy would free the reader slots of its parent.
             environment: Any = lmdb.open(
@@ -202,7 +202,9 @@ class Environment:
                 environment.reader_check()
                 self._databases = self._open_databases(environment)
                 # The one above also for a process that died when it had made this one.
-                _sync_names({self.directory, os.path.dirname(self.directory), *(str(each.parent) for each in made)})
+                _sync_names(
+                    {self.directory, os.path.dirname(self.directory), *(str(each.parent) for each in new_paths)}
+                )
             except BaseException:
                 environment.close()
                 raise

@@ -50,8 +50,8 @@ class Extent(NamedTuple):
 class BatchHeader(NamedTuple):
     """The head of a stored batch, before its columns.
 
-    It covers `span` offsets from its base on, and has `records` of them (fewer after compaction). `appended_ms`
-    is when it was appended, by the log's clock.
+    It covers `span` offsets from its base on, and has `records` of them (fewer after compaction). `appended_ms`: time
+    of the append, by the log's clock.
     """
 
     records: int
@@ -62,7 +62,7 @@ class BatchHeader(NamedTuple):
 
 
 @dataclass(slots=True)
-class Columns:
+class StoredColumns:
     """The records of a stored batch; `deltas` are their offsets less the batch's base, None when there are no gaps."""
 
     keys: Sequence[bytes | None]
@@ -128,16 +128,16 @@ def pack_share(share: Share, appended_ms: int, *, use_append_time: bool) -> Iter
     step = -(-total // pieces)
     for at in range(0, total, step):
         if step == total:
-            columns = Columns(keys, values, timestamps, headers, None)
+            columns = StoredColumns(keys, values, timestamps, headers, None)
         else:
             part = slice(at, at + step)
-            columns = Columns(
+            columns = StoredColumns(
                 keys[part], values[part], timestamps[part], None if headers is None else headers[part], None
             )
         yield pack(columns, len(columns.keys), appended_ms)
 
 
-def pack(columns: Columns, span: int, appended_ms: int) -> PackedBatch:
+def pack(columns: StoredColumns, span: int, appended_ms: int) -> PackedBatch:
     """Return one batch that covers `span` offsets."""
     body = _pack((columns.keys, columns.values, columns.timestamps, columns.headers, columns.deltas))
     header = _HEADER.pack(
@@ -153,14 +153,14 @@ def unpack_header(base: int, data: Any) -> BatchHeader:
     return BatchHeader(*_HEADER.unpack_from(data)[1:])
 
 
-def unpack(base: int, data: Any) -> tuple[BatchHeader, Columns]:
+def unpack(base: int, data: Any) -> tuple[BatchHeader, StoredColumns]:
     """Read a batch. Raises DamagedBatchError when it is damaged."""
     header = unpack_header(base, data)
     body = data[_HEADER.size :]
     if zlib.crc32(body) != header.checksum:
         raise DamagedBatchError(f"the checksum of the batch at offset {base} is wrong")
     # Tuples, as headers must be; columns may be.
-    return header, Columns(*msgpack.unpackb(body, use_list=False))
+    return header, StoredColumns(*msgpack.unpackb(body, use_list=False))
 
 
 def of_older_version(directory: str, what: str) -> LogError:

@@ -18,7 +18,7 @@ from penstock.support.private_files import FILE_MODE
 
 from ..messages import lease_lost
 from .layout import named_key, of_older_version
-from .storage import Storage
+from .storage import LogStorage
 from .transaction import Transaction
 
 _LOCK_PREFIX = "lease-"
@@ -54,7 +54,7 @@ class LocalLease(Lease):
     this machine, and for a container that starts again under another host name.
     """
 
-    def __init__(self, storage: Storage, application_id: str, owner: str, ttl_ms: int) -> None:
+    def __init__(self, storage: LogStorage, application_id: str, owner: str, ttl_ms: int) -> None:
         self._storage = storage
         self._application_id = application_id
         self._owner = owner

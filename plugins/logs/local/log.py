@@ -27,10 +27,10 @@ from ..topics import check_new_topic
 from .catalogue import Topic
 from .committer import LocalCommitter, append_packed, is_stale, pack_outputs, put_positions, read_commit, read_positions
 from .environment import Options, split_location
-from .layout import Columns, Extent, named_key, partition_key, unpack, unpack_header
+from .layout import Extent, StoredColumns, named_key, partition_key, unpack, unpack_header
 from .leases import LocalLease
 from .maintenance import maintain
-from .storage import Storage, naming_damage
+from .storage import LogStorage, naming_damage
 from .transaction import Transaction
 
 _MERGED_RECORDS = 8192
@@ -82,7 +82,9 @@ def offset_for_time(transaction: Transaction, topic_id: int, partition: int, has
     return has.end
 
 
-def _slice(partition: TopicPartition, base: int, span: int, columns: Columns, offset: int, end: int) -> RecordBatch:
+def _slice(
+    partition: TopicPartition, base: int, span: int, columns: StoredColumns, offset: int, end: int
+) -> RecordBatch:
     keys, values, timestamps, headers = columns.keys, columns.values, columns.timestamps, columns.headers
     offsets: Sequence[int]
     if columns.deltas is None:
@@ -150,7 +152,7 @@ class LocalLog(Log):
         directory, given = split_location(location)
         if not directory:
             raise LogError("local log: no directory given; write `local:DIRECTORY`")
-        self._storage = Storage(directory, Options.parse(given, settings or {}), clock or SystemClock())
+        self._storage = LogStorage(directory, Options.parse(given, settings or {}), clock or SystemClock())
 
     # -- topics
 
@@ -192,16 +194,18 @@ class LocalLog(Log):
         """Return the offset of the first record at or after a time, for each; decodes one stored batch for each."""
         storage, found = self._storage, {}
         with storage.read() as (transaction, topics):
-            for each in partitions:
-                topic_id = topics.of(each).id
-                has = transaction.extent(topic_id, each.partition)
-                with naming_damage(storage, *each):
-                    found[each] = offset_for_time(transaction, topic_id, each.partition, has, timestamp_ms)
+            for partition in partitions:
+                topic_id = topics.of(partition).id
+                has = transaction.extent(topic_id, partition.partition)
+                with naming_damage(storage, *partition):
+                    found[partition] = offset_for_time(transaction, topic_id, partition.partition, has, timestamp_ms)
         return found
 
     def _extents(self, partitions: Sequence[TopicPartition]) -> dict[TopicPartition, Extent]:
         with self._storage.read() as (transaction, topics):
-            return {each: transaction.extent(topics.of(each).id, each.partition) for each in partitions}
+            return {
+                partition: transaction.extent(topics.of(partition).id, partition.partition) for partition in partitions
+            }
 
     # -- records
 

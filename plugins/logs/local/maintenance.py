@@ -13,16 +13,16 @@ from .catalogue import Topic
 from .layout import (
     TARGET_BATCH_BYTES,
     BatchHeader,
-    Columns,
     Extent,
     PackedBatch,
+    StoredColumns,
     batch_key,
     pack,
     partition_key,
     unpack,
     unpack_header,
 )
-from .storage import Storage, naming_damage
+from .storage import LogStorage, naming_damage
 from .transaction import Transaction
 
 _READ_AT_ONCE_BYTES = 16 * 1024 * 1024
@@ -31,10 +31,10 @@ _MOST_KEYS = 2_000_000
 _NEVER = (1 << 62) - 1
 
 
-def maintain(storage: Storage, now_ms: int) -> None:
+def maintain(storage: LogStorage, now_ms: int) -> None:
     """Apply retention, then compaction, to every topic; do nothing when another process does so already.
 
-    Readers never wait, and writers only for the short transactions that replace what was compacted.
+    Readers never wait, and writers only for the short transactions that replace compacted batches.
     """
     with storage.environment.alone_in_maintenance() as alone:
         if not alone:
@@ -51,7 +51,7 @@ def maintain(storage: Storage, now_ms: int) -> None:
                         _Compaction(storage, topic, partition, now_ms).run()
 
 
-def _retain(storage: Storage, topic: Topic, partition: int, now_ms: int) -> None:
+def _retain(storage: LogStorage, topic: Topic, partition: int, now_ms: int) -> None:
     """Delete the oldest stored batches while all their records are too old, or the rest is still `retention.bytes`."""
     settings = topic.settings
     if settings.retention_ms < 0 and settings.retention_bytes < 0:
@@ -97,7 +97,7 @@ class _Group:
     def pack(self) -> PackedBatch:
         offsets, keys, values, timestamps, headers = zip(*self.rows, strict=True) if self.rows else ((),) * 5
         deltas = None if len(offsets) == self.span else [offset - self.base for offset in offsets]
-        columns = Columns(keys, values, timestamps, headers if any(headers) else None, deltas)
+        columns = StoredColumns(keys, values, timestamps, headers if any(headers) else None, deltas)
         return pack(columns, self.span, self.appended_ms)
 
 
@@ -109,7 +109,7 @@ class _Compaction:
     never goes before what it deletes, wherever the pass is cut short.
     """
 
-    def __init__(self, storage: Storage, topic: Topic, partition: int, now_ms: int) -> None:
+    def __init__(self, storage: LogStorage, topic: Topic, partition: int, now_ms: int) -> None:
         self._storage = storage
         self._topic = topic
         self._partition = partition
@@ -166,8 +166,8 @@ class _Compaction:
                 ready, size = [], 0
         self._replace(ready if group is None else [*ready, group])
 
-    def _add(self, group: _Group, base: int, header: BatchHeader, columns: Columns) -> None:
-        """Add a batch's records to a group, without those that compaction deletes."""
+    def _add(self, group: _Group, base: int, header: BatchHeader, columns: StoredColumns) -> None:
+        """Add a batch's records to a group, without records that compaction deletes."""
         tombstone_due_ms = header.appended_ms + self._topic.settings.delete_retention_ms
         newest = self._newest
         headers = columns.headers if columns.headers is not None else [()] * len(columns.keys)
@@ -213,10 +213,10 @@ class _Compaction:
         new = Extent(start, end, size + len(batch.data))
         transaction.put_extent(self._topic.id, self._partition, new)
 
-    def _read(self, offset: int, end: int) -> Iterator[tuple[int, BatchHeader, Columns]]:
+    def _read(self, offset: int, end: int) -> Iterator[tuple[int, BatchHeader, StoredColumns]]:
         """Yield (base offset, header, records) from the batch that covers `offset` on, in bounded read transactions."""
         while offset < end:
-            found: list[tuple[int, BatchHeader, Columns]] = []
+            found: list[tuple[int, BatchHeader, StoredColumns]] = []
             size = 0
             with self._storage.read() as (transaction, _):
                 for base, data in transaction.batches_from(self._topic.id, self._partition, offset):

@@ -8,13 +8,13 @@ from contextlib import contextmanager, suppress
 
 from penstock import Clock, LogError
 
-from .catalogue import Catalogue, Topics
+from .catalogue import Catalogue, CatalogueTopics
 from .environment import Environment, Options, acquire, release
 from .layout import DamagedBatchError
 from .transaction import Transaction
 
 
-class Storage:
+class LogStorage:
     """One log's use of the environment in its directory. Thread-safe."""
 
     def __init__(self, directory: str, options: Options, clock: Clock) -> None:
@@ -33,13 +33,13 @@ class Storage:
         return self._environment
 
     @contextmanager
-    def read(self) -> Iterator[tuple[Transaction, Topics]]:
+    def read(self) -> Iterator[tuple[Transaction, CatalogueTopics]]:
         """Open a read transaction; yields it, and the topics as it sees them."""
         with self.environment.read() as transaction:
             yield transaction, self.catalogue.topics(transaction)
 
     @contextmanager
-    def write(self, what: str) -> Iterator[tuple[Transaction, Topics]]:
+    def write(self, what: str) -> Iterator[tuple[Transaction, CatalogueTopics]]:
         """Open the write transaction, apply requested purges, and commit durably at the end of the block."""
         with self.environment.write(what) as transaction:
             purges = dict(self._purges)
@@ -79,7 +79,7 @@ class Storage:
 
 
 @contextmanager
-def naming_damage(storage: Storage, topic: str, partition: int) -> Iterator[None]:
+def naming_damage(storage: LogStorage, topic: str, partition: int) -> Iterator[None]:
     """Raise LogError naming topic and partition when a stored batch is damaged."""
     try:
         yield

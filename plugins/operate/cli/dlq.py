@@ -1,4 +1,4 @@
-"""The verb `dlq`: what is in dead-letter topics, and sending it back."""
+"""The verb `dlq`: lists, shows and replays dead letters."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def replay(
     """Send the dead letters of TOPIC back to the topics and partitions where they were read.
 
     They are sent as they were read: key, value, timestamp and headers. Each is sent once: the log remembers, in the
-    commit that sends them, what was replayed, and the next replay goes on behind it. Letters that are named by
+    commit that sends them, what was replayed, and the next replay continues behind it. Letters that are named by
     --offsets or --since are sent whether they were replayed or not.
 
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go

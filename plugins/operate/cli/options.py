@@ -1,4 +1,4 @@
-"""Options that several verbs share: which application, which log, and where settings come from."""
+"""Options that several verbs share: the application, the log, and sources of settings."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def find_layer(
         ("data_dir", data_dir, "--data-dir"),
         ("application_id", application_id, "--application-id"),
     )
-    named = Layer.read((each for each in options if each[1] is not None), Settings.names())
+    named = Layer.read((option for option in options if option[1] is not None), Settings.names())
     return named.over(layers(config, options=given, load_function=load_function))
 
 
@@ -194,7 +194,7 @@ def followed(
 
 
 def find_checkpoint(location: str, batch: int | None = None) -> Checkpoint:
-    """Return what the checkpoint at --checkpoint has as of --batch. Raises as `read_checkpoint`."""
+    """Return the content of the checkpoint at --checkpoint as of --batch. Raises as `read_checkpoint`."""
     from penstock.plugins.spark.dataframe.checkpoint import read_checkpoint
     from penstock.plugins.spark.sessions import local_session
 

@@ -37,7 +37,7 @@ def reader_may_leave() -> Iterator[None]:
 
 @contextmanager
 def remarks_may_be_lost() -> Iterator[None]:
-    """Drop what cannot be written to stderr, because its disk is full: the command's work counts, and its exit code.
+    """Drop remarks if stderr is on a full disk: the command's work counts, and its exit code.
 
     A closed pipe is still an error.
     """
@@ -77,7 +77,7 @@ def print_text(text: str, *, bold: bool = False) -> None:
 
 
 def data_output() -> IO[bytes]:
-    """Return where lines of data go: stdout, byte for byte; on a terminal their control characters are escaped."""
+    """Return the stream for lines of data: stdout, byte for byte; on a terminal control characters are escaped."""
     return cast("IO[bytes]", _TerminalOutput()) if sys.stdout.isatty() else sys.stdout.buffer
 
 
@@ -85,7 +85,7 @@ class _TerminalOutput:
     """Takes whole lines of data, which records may have made, and shows them on the terminal."""
 
     def write(self, lines: bytes) -> int:
-        """Write lines, without what would move the cursor, colour the terminal or turn its text."""
+        """Write lines, with control characters escaped that would affect the terminal."""
         text = printable(lines.decode("utf-8", "backslashreplace"))
         sys.stdout.buffer.write(text.encode(sys.stdout.encoding, "backslashreplace"))
         return len(lines)
@@ -158,7 +158,7 @@ def count(number: float, one: str = "record", many: str | None = None) -> str:
     return f"{number:,.0f} {one if number == 1 else many or one + 's'}"
 
 
-class Meter:
+class ProgressMeter:
     """Shows progress on stderr: on a terminal a bar with records/s and lag, elsewhere a plain line now and then.
 
     A context manager. `update` counts `done` up to `total` (None: unknown). `quiet` shows nothing; `say` prints a line.
@@ -183,7 +183,7 @@ class Meter:
         self._bar: Progress | None = None
         self.records = 0
 
-    def __enter__(self) -> Meter:
+    def __enter__(self) -> ProgressMeter:
         if not self._quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn

@@ -35,7 +35,7 @@ subtopologies_option = click.option(
 def pause(target: str, subtopologies: Sequence[int], **where: Any) -> None:
     """Let the application MODULE:ATTR process no records until `penstock resume`.
 
-    Its run goes on: tasks stay open, commit what they have processed, and can be queried; records wait in their topics,
+    Its run continues: tasks stay open, commit what they have processed, and can be queried; records wait in their topics,
     and no punctuator is called. It is a note in the log: a run takes it up within some seconds, and later runs begin
     paused.
     """

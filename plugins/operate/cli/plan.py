@@ -1,4 +1,4 @@
-"""The verb `plan`: says what a start of an application would do, before it is done."""
+"""The verb `plan`: shows the effects of an application's start in advance."""
 
 from __future__ import annotations
 
@@ -122,11 +122,11 @@ def _print(plan: Plan) -> None:
     print_text(f"{plan.application_id} {begins}, with {plan.tasks} task{'s' * (plan.tasks != 1)}.")
     stores = [
         (
-            each.name,
-            each.subtopology,
-            "; ".join((each.fate if each.topic is None else f"filled from {each.topic}", *each.changes)),
+            store.name,
+            store.subtopology,
+            "; ".join((store.fate if store.topic is None else f"filled from {store.topic}", *store.changes)),
         )
-        for each in plan.stores
+        for store in plan.stores
     ]
     topics = [
         (

@@ -1,4 +1,4 @@
-"""The checks of `penstock plugins --check`: whether each component is of its kind, and plugins that nobody looks for."""
+"""The checks of `penstock plugins --check`: components of the wrong type, and plugins under a wrong entry point."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _OF_PYTHON = frozenset({"console_scripts", "gui_scripts"})
 
 
 def check_component(component: Component) -> None:
-    """Raise PluginError for a component that cannot be loaded, or is not what its kind asks for."""
+    """Check that a component can be loaded and has its kind's interface. Raises PluginError."""
     found = component.load()
     try:
         with plugin_code():
@@ -64,7 +64,7 @@ def check_component(component: Component) -> None:
 
 
 def costly_plugins() -> Iterator[tuple[str, str]]:
-    """Yield (plugin, what is wrong with it) for each module of hooks that does too much when it is imported."""
+    """Yield (plugin, problem) for each module of hooks that does too much when it is imported."""
     points = [(plugin, point.module) for plugin, _, point in _entry_points() if point.group == GROUP]
     for (plugin, module), done in zip(points, imported([module for _, module in points])):
         if done.heavy:
@@ -81,7 +81,7 @@ def costly_plugins() -> Iterator[tuple[str, str]]:
 
 
 def misplaced_plugins() -> Iterator[tuple[str, str]]:
-    """Yield (plugin, what is wrong with it) for each entry point that was meant for penstock and has another group.
+    """Yield (plugin, problem) for each entry point in a wrong group that seems meant for penstock.
 
     These are entry points of a group whose name resembles ours; and in packages that require penstock, those of any
     group that name a module with hooks of penstock.
@@ -99,9 +99,9 @@ def misplaced_plugins() -> Iterator[tuple[str, str]]:
 
 
 def plugins_for_another_version() -> Iterator[tuple[str, str]]:
-    """Yield (plugin, what is wrong with it) for each package of plugins that requires a later penstock.
+    """Yield (plugin, problem) for each package of plugins that requires a later penstock.
 
-    Or one that requires the other project `penstock`.
+    Also for one that requires the other project `penstock`.
     """
     packages = {id(distribution): distribution for _, distribution, point in _entry_points() if point.group == GROUP}
     for distribution in packages.values():
@@ -168,7 +168,11 @@ def _processor(found: Any) -> str | None:
         check_class("its class", found)
     elif _takes(found) is None:
         try_supplier("called without options", found, {})
-    taken = [each.name for each in _parameters(found) if each.name in OF_NODES and each.default is each.empty]
+    taken = [
+        parameter.name
+        for parameter in _parameters(found)
+        if parameter.name in OF_NODES and parameter.default is parameter.empty
+    ]
     if taken:
         return f"its parameter {taken[0]!r} is an argument of the node itself, so it cannot be given: rename it"
     check_provider("its class" if isinstance(found, type) else "its attribute", found)
@@ -267,13 +271,13 @@ def _abstract(found: Any) -> str | None:
 
 
 def _takes(found: Any, *arguments: Any, **named: Any) -> str | None:
-    """Return why something cannot be called with these arguments."""
+    """Return why `function` cannot be called with these arguments."""
     try:
         inspect.signature(found).bind(*arguments, **named)
     except ValueError:
         return None  # Some callables written in C have no signature.
     except TypeError as error:
-        shown = [*(each if isinstance(each, str) else repr(each) for each in arguments), *named]
+        shown = [*(argument if isinstance(argument, str) else repr(argument) for argument in arguments), *named]
         return f"it cannot be called with ({', '.join(shown)}): {error}"
     return None
 
@@ -308,7 +312,10 @@ class Imported:
 
 
 def imported(modules: Sequence[str]) -> list[Imported]:
-    """Import each of `modules` elsewhere; return what that did. One that cannot be imported did nothing."""
+    """Import each of `modules` in another process; return the effects of each import.
+
+    A failed import counts as without effects.
+    """
     if not modules:
         return []
     done = subprocess.run(

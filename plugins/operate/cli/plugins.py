@@ -1,4 +1,4 @@
-"""The verb `plugins`: lists what installed packages bring."""
+"""The verb `plugins`: lists the plugins of installed packages."""
 
 from __future__ import annotations
 

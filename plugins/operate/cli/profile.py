@@ -1,4 +1,4 @@
-"""The verb `profile`: where the time of a program goes, on real records, run aside."""
+"""The verb `profile`: the division of a program's time, on real records, run aside."""
 
 from __future__ import annotations
 
@@ -344,12 +344,12 @@ def _show(found: Profile, top: int) -> None:
         ["function", "where", "own", "total"],
         [
             (
-                each.name,
-                f"{each.file}:{each.line}",
-                f"{each.own_seconds / sampled:.1%}",
-                f"{each.total_seconds / sampled:.1%}",
+                function.name,
+                f"{function.file}:{function.line}",
+                f"{function.own_seconds / sampled:.1%}",
+                f"{function.total_seconds / sampled:.1%}",
             )
-            for each in found.functions[:top]
+            for function in found.functions[:top]
         ],
     )
     if found.why_no_samples:

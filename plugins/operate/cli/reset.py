@@ -251,12 +251,12 @@ def _deletions(plan: ResetPlan) -> list[str]:
 
 
 def _show_from_state(application: Application, plan: FromStatePlan, *, as_json: bool) -> None:
-    """Print the state and the positions from which each task goes on, and what that repeats."""
+    """Print the state and positions from which each task continues, and the records that this repeats."""
     if as_json:
         print_json(
             {
                 "application_id": application.id,
-                "tasks": [_as_data(each) for each in plan.recoveries],
+                "tasks": [_as_data(recovery) for recovery in plan.recoveries],
                 "kept": plan.kept,
                 "checkpoint": plan.checkpoint,
             }
@@ -266,9 +266,9 @@ def _show_from_state(application: Application, plan: FromStatePlan, *, as_json: 
         print_table(
             ["task", "state", "topic", "partition", "now", "then"],
             [
-                (str(each.task), each.state, *partition, now, then)
-                for each in plan.recoveries
-                for partition, now, then in _positions(each)
+                (str(recovery.task), recovery.state, *partition, now, then)
+                for recovery in plan.recoveries
+                for partition, now, then in _positions(recovery)
             ],
             numbers=["partition", "now", "then"],
         )
@@ -280,7 +280,7 @@ def _show_from_state(application: Application, plan: FromStatePlan, *, as_json: 
 
 
 def _positions(recovery: Recovery) -> Iterator[tuple[TopicPartition, int | None, int | None]]:
-    """Yield each partition with its present position and the one from which its task goes on."""
+    """Yield each partition with its present position and the one from which its task continues."""
     for each in sorted({*recovery.lost, *recovery.then}):
         yield each, recovery.now.get(each), None if each in recovery.open else recovery.then.get(each)
 
@@ -301,14 +301,14 @@ def _as_data(recovery: Recovery) -> dict[str, Any]:
 def _repeats(application: Application, plan: FromStatePlan) -> list[str]:
     """Return lines about outputs that may repeat, and about sub-topologies that would process them twice."""
     outputs: dict[str, list[str]] = {}
-    for each in plan.recoveries:
-        if not each.refused:
-            for topic in each.outputs:
-                outputs.setdefault(topic, []).append(str(each.task))
+    for recovery in plan.recoveries:
+        if not recovery.refused:
+            for topic in recovery.outputs:
+                outputs.setdefault(topic, []).append(str(recovery.task))
     lines = [
-        f"what {each.task} processed after its newest proven commit is not in its state, unless the log has that commit"
-        for each in plan.recoveries
-        if each.commit is not None and each.chosen
+        f"what {recovery.task} processed after its newest proven commit is not in its state, unless the log has that commit"
+        for recovery in plan.recoveries
+        if recovery.commit is not None and recovery.chosen
     ]
     for topic, tasks in outputs.items():
         line = (

@@ -15,7 +15,7 @@ from .command import verb
 from .failures import INTERRUPTED, StartRefusedError, ended_by_sigterm
 from .log_lines import TEXT, cli_log, log_format_option, log_lines
 from .options import application_options, find_application
-from .output import Meter, count, note, print_json
+from .output import ProgressMeter, count, note, print_json
 
 if TYPE_CHECKING:
     from penstock.plugins.engine.run.progress import RunProgress, RunSummary
@@ -134,7 +134,7 @@ def run(
     say = note if log_format == TEXT else cli_log.info
     # The runner handles signals once it runs. Until then a SIGTERM must release the lease.
     with ended_by_sigterm(), log_lines(log_level or ("warning" if quiet else "info"), log_format, application.id):
-        with Meter(f"running {application.id}", quiet=quiet, say=say) as meter:
+        with ProgressMeter(f"running {application.id}", quiet=quiet, say=say) as meter:
             meter.say(f"starting {found.title}")
             has_begun = threading.Event()
             order = RunOrder(
@@ -163,7 +163,7 @@ def _check_interval(trigger: str) -> None:
         ) from None
 
 
-def _show(meter: Meter, progress: RunProgress, trigger: str) -> None:
+def _show(meter: ProgressMeter, progress: RunProgress, trigger: str) -> None:
     """Show the progress of a run. Only one that drains its topics has a total."""
     draining = trigger == AVAILABLE_NOW
     meter.update(
@@ -192,15 +192,15 @@ def _sentence(summary: RunSummary) -> str:
 
 
 def restoring_text(tasks: Collection[RestoreProgress]) -> str:
-    """Return how far the state of tasks is restored; "" for none."""
+    """Return the progress of the tasks' restores as text; "" for none."""
     if not tasks:
         return ""
-    shares = [each.share for each in tasks if each.share is not None]
-    left = [each.seconds_left for each in tasks if each.seconds_left is not None]
+    shares = [task.share for task in tasks if task.share is not None]
+    left = [task.seconds_left for task in tasks if task.seconds_left is not None]
     parts = [
         f"restoring {count(len(tasks), 'task')}",
         f"{sum(shares) / len(tasks):.0%}" if shares else "",
-        f"{sum(each.entries_per_second for each in tasks):,.0f} entries/s",
+        f"{sum(task.entries_per_second for task in tasks):,.0f} entries/s",
         f"{max(left):,.0f} s to go" if left else "",
     ]
     return ", ".join(filter(None, parts))

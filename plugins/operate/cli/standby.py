@@ -14,7 +14,7 @@ from .command import verb
 from .failures import ended_by_sigterm
 from .log_lines import TEXT, cli_log, log_format_option, log_lines
 from .options import application_options, find_application, open_application
-from .output import Meter, count, note, print_json
+from .output import ProgressMeter, count, note, print_json
 
 if TYPE_CHECKING:
     from penstock import Application, Log
@@ -41,7 +41,7 @@ def standby(
 
     A copy is in the place of the task's local state, under `state_dir`. A task that is opened on this machine uses it
     and restores only what is missing; the copy is left to it meanwhile. It works from any machine that reaches the log
-    and the changelog. The application does not notice it. Ctrl-C and SIGTERM end it; the next start goes on from there.
+    and the changelog. The application does not notice it. Ctrl-C and SIGTERM end it; the next start continues from there.
     """
     from penstock.plugins.state.copies.standbys import Standbys
 
@@ -55,7 +55,7 @@ def standby(
         _check_tasks(stored, log, tasks)
         standbys = Standbys(stored, log, tasks or None)
         try:
-            with Meter(f"standby of {application.id}", quiet=quiet, say=say) as meter:
+            with ProgressMeter(f"standby of {application.id}", quiet=quiet, say=say) as meter:
                 while not (once and _are_done(standbys)):
                     time.sleep(_LOOK_SECONDS)
                     _show(meter, standbys)
@@ -83,10 +83,10 @@ def _are_done(standbys: Standbys) -> bool:
     return standbys.are_current
 
 
-def _show(meter: Meter, standbys: Standbys) -> None:
+def _show(meter: ProgressMeter, standbys: Standbys) -> None:
     copies = standbys.status()
-    behind = sum(each.behind or 0 for each in copies)
-    numbers = {state: sum(each.state == state for each in copies) for state in ("restoring", "taken", "failed")}
+    behind = sum(copy.behind or 0 for copy in copies)
+    numbers = {state: sum(copy.state == state for copy in copies) for state in ("restoring", "taken", "failed")}
     parts = [count(len(copies), "task"), f"{count(behind, 'version')} behind"]
     parts += [f"{number} {state}" for state, number in numbers.items() if number]
-    meter.update(sum(each.restored for each in copies), text=" · ".join(parts))
+    meter.update(sum(copy.restored for copy in copies), text=" · ".join(parts))

@@ -92,7 +92,7 @@ def _of_log(application: Application) -> list[dict[str, Any]]:
         for task in saved_tasks(application.id, log).values():
             commit = log.last_commit(application.id, task.id, task.partitions)
             rows += _listed(application, task, task.id, None if commit is None else commit.version)
-        saved = {each.name: each for each in saved_stores(application.id, log)}
+        saved = {store.name: store for store in saved_stores(application.id, log)}
     without_task = saved.keys() - {row["store"] for row in rows}
     no_task = {"task": None, "kind": None, "version": None}
     rows += [{**no_task, "store": name, **_NO_COPY} for name in sorted(without_task)]
@@ -141,7 +141,7 @@ def _listed(application: Application, task: SavedTask, name: str, at: str | None
             "logged": kept.logged,
             "version": version,
         }
-        found = [each for each in copies if store in each.entries]
+        found = [copy for copy in copies if store in copy.entries]
         for each in found:
             behind = None if at is None or each.version is None else _behind(each.version, at)
             of_copy = {"entries": each.entries[store], "behind": behind, "bytes": each.bytes}
@@ -151,7 +151,7 @@ def _listed(application: Application, task: SavedTask, name: str, at: str | None
 
 
 def _behind(version: str, last: str) -> int | None:
-    """Return how many versions a copy is behind the last one; None if it is from before a reset or restore."""
+    """Return the number of versions that a copy is behind the last one; None if it is from before a reset or restore."""
     from penstock.changelog import may_precede
 
     if may_precede(version, last):
@@ -357,20 +357,20 @@ def collect(target: str, checkpoints: tuple[str, ...], yes: bool, as_json: bool,
     from penstock.plugins.engine.program.checkpoint_files import delete_folders, ended_queries, query_of
 
     application = find_application(target, **where)
-    queries = {query_of(each) for each in checkpoints}
+    queries = {query_of(checkpoint) for checkpoint in checkpoints}
     folders = ended_queries(application, queries)
     deleted = set(delete_folders(application, folders) if yes else ())
-    used = {each.query for each in folders if each.is_used or (yes and each not in deleted)}
+    used = {folder.query for folder in folders if folder.is_used or (yes and folder not in deleted)}
     rows = [
         {
-            "kind": each.kind,
-            "query": each.query,
-            "task": each.task,
-            "bytes": each.bytes,
-            "state": "used" if each.query in used else "deleted" if yes else "ended",
-            "folder": each.place,
+            "kind": folder.kind,
+            "query": folder.query,
+            "task": folder.task,
+            "bytes": folder.bytes,
+            "state": "used" if folder.query in used else "deleted" if yes else "ended",
+            "folder": folder.place,
         }
-        for each in folders
+        for folder in folders
     ]
     if as_json:
         print_json(rows)
@@ -400,4 +400,4 @@ def _show(entry: dict[str, Any], task: str, version: str, as_json: bool) -> None
     else:
         rest = {name: value for name, value in entry.items() if name not in ("key", "value")}
         parts = [entry["key"], *([entry["value"]] if "value" in entry else []), *([rest] if rest else [])]
-        print_text("\t".join(each if isinstance(each, str) else dump_json(each).decode() for each in parts))
+        print_text("\t".join(part if isinstance(part, str) else dump_json(part).decode() for part in parts))

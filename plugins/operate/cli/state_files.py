@@ -131,7 +131,7 @@ def _parquet(reading: StoreReading, file: Any) -> Any:
 
 @contextmanager
 def _written(output: Path | None, form: str) -> Iterator[Any]:
-    """Return a file to write to; a regular one that is named appears when the block has ended without an error."""
+    """Return a file to write to. A regular, named file appears only when the block ends without an error."""
     if output is None:
         if form == "parquet":
             raise ConfigError("--format parquet: name the file with --output")
@@ -196,7 +196,7 @@ class StoreReading(ABC):
             )
 
     def tasks(self, task: str | None) -> list[str]:
-        """Return all tasks with the store, or the one. Raises ConfigError for one that has not got it."""
+        """Return all tasks with the store, or the requested one. Raises ConfigError for one without the store."""
         if task is not None and task not in self._tasks:
             raise ConfigError(f"--task {task}: store {self.store.name!r} is in the tasks {', '.join(self._tasks)}")
         return [task] if task is not None else list(self._tasks)
@@ -212,12 +212,12 @@ class StoreReading(ABC):
             raise ConfigError(f"{error}: name it with --task, or add --all-tasks") from error
 
     def _division(self, key_tasks: KeyTasks) -> int:
-        """Return among how many tasks the keys of the store are divided."""
+        """Return the number of tasks that share the keys of the store."""
         return self._count
 
     @abstractmethod
     def commits(self, tasks: Sequence[str]) -> Mapping[str, Any]:
-        """Return the last commits of tasks, looked at one right after the other. Raises StoreError if one has none."""
+        """Return the last commits of tasks, read one right after the other. Raises StoreError if one has none."""
 
     @abstractmethod
     def open(self, task: str, commit: Any = None) -> AbstractContextManager[tuple[Any, str]]:
@@ -317,7 +317,7 @@ def import_store(target: str, store: str, file: Path, form: str | None, task: st
 
 @contextmanager
 def _read_twice(file: Path) -> Iterator[Path]:
-    """Return a file that can be read again from its beginning: what a pipe has is copied first."""
+    """Return a file that can be read again from its beginning: the content of a pipe is copied first."""
     from penstock.plugins.engine.task.temporary import TemporaryDirectory
 
     if file.is_file():
@@ -385,7 +385,7 @@ def _of_parquet(opened: Path, file: Path, application: Application, store: Store
                 for row in batch.to_pylist():
                     number += 1
                     if headers := row.get("headers"):
-                        row["headers"] = [(each["name"], each["value"]) for each in headers]
+                        row["headers"] = [(header["name"], header["value"]) for header in headers]
                     yield _made(row, read)
     except (ArrowInvalid, ValueError, TypeError, SerdeError) as error:
         raise ConfigError(f"{file}, row {number}: {error}") from error

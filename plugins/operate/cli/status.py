@@ -1,4 +1,4 @@
-"""The verbs `status`, `lag` and `health`: what an application's driver says of its run, and how far it is behind."""
+"""The verbs `status`, `lag` and `health`: a driver's report of its run, and the application's lag."""
 
 from __future__ import annotations
 
@@ -131,12 +131,12 @@ def _show(run: RunStatus, view: View, unknown: str, kept_until: int | None, held
     print_text("\n".join(filter(None, lines)) + "\n\n")
     print_table(
         ["task", "slot", "where", "lag", "records/s", "in", "out", "dropped", "last commit", "restored", "opened"],
-        [_row(each.name, each.status, each.lag, view.state == "running", now_ms) for each in view.tasks()],
+        [_row(task.name, task.status, task.lag, view.state == "running", now_ms) for task in view.tasks()],
         numbers=["slot", "lag", "records/s", "in", "out", "dropped", "last commit", "restored"],
     )
     if run.events:
         print_text("\n")
-        print_table(["ago", "what happened"], [(ago(each.at_ms, now_ms), each.text) for each in run.events])
+        print_table(["ago", "what happened"], [(ago(event.at_ms, now_ms), event.text) for event in run.events])
 
 
 def _sentences(run: RunStatus, behind: str, now_ms: int) -> list[str]:
@@ -174,7 +174,7 @@ def _sentences(run: RunStatus, behind: str, now_ms: int) -> list[str]:
 
 
 def _expiry(run: RunStatus, kept_until: int | None, now_ms: int) -> str:
-    """Return for how long the log has the committed positions, if nobody repeats them, or it is time to."""
+    """Return how long the log keeps committed positions, as advice; "" while a running task will repeat them in time."""
     if kept_until is None:
         return ""
     left = (kept_until - now_ms) / 1000
@@ -204,7 +204,7 @@ def _row(name: str, task: TaskStatus | None, lag: int | None, is_running: bool, 
 
 
 def show_checkpoint(application: Application, found: Checkpoint, as_json: bool) -> None:
-    """Print what a checkpoint has. Raises IncompatibleStateError for that of another application."""
+    """Print the content of a checkpoint. Raises IncompatibleStateError for another application's."""
     found.check_application(application)
     tasks = [_task(application, found, task) for task in found.commits]
     same = _is_of_program(application, found)
@@ -229,7 +229,7 @@ def _is_of_program(application: Application, found: Checkpoint) -> bool:
     """Return whether all tasks were last run by this program, as far as state and positions depend on it."""
     counts = dict.fromkeys(application.program.topics(), found.partitions)
     now = application.program.fingerprint(application.program.resolve(counts, application.id), application.settings)
-    return all(each.fingerprint == now for each in found.commits.values())
+    return all(commit.fingerprint == now for commit in found.commits.values())
 
 
 def _task(application: Application, found: Checkpoint, task: TaskId) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _task(application: Application, found: Checkpoint, task: TaskId) -> dict[str
     commit, saved = found.commits[task], found.saved_task(task)
     engine = json.loads(commit.engine_state) if commit.engine_state else {}
     copies = local_copies(application, saved)
-    entries = {name: count for each in copies for name, count in each.entries.items()}
+    entries = {name: count for copy in copies for name, count in copy.entries.items()}
     size = None
     if saved.layouts.now:
         try:
@@ -256,18 +256,18 @@ def _task(application: Application, found: Checkpoint, task: TaskId) -> dict[str
             {"store": name, "kind": kept.kind, "backend": kept.backend, "entries_here": entries.get(name)}
             for name, kept in sorted(saved.layouts.now.items())
         ],
-        "bytes_here": sum(each.bytes for each in copies) if copies else None,
+        "bytes_here": sum(copy.bytes for copy in copies) if copies else None,
         "changelog_bytes": size,
     }
 
 
 def _cells(task: dict[str, Any]) -> list[object]:
     at, stores = task["stream_time_ms"], task["stores"]
-    known = [each["entries_here"] for each in stores if each["entries_here"] is not None]
+    known = [store["entries_here"] for store in stores if store["entries_here"] is not None]
     time = None if at is None else datetime.fromtimestamp(at / 1000, UTC).isoformat(timespec="milliseconds")
     sizes = [sum(known) if known else None, task["bytes_here"], task["changelog_bytes"]]
     read = ", ".join(f"{topic} {number:,}" for topic, number in sorted(task["read"].items()))
-    return [task["task"], task["version"], read, time, *(None if each is None else f"{each:,}" for each in sizes)]
+    return [task["task"], task["version"], read, time, *(None if size is None else f"{size:,}" for size in sizes)]
 
 
 @verb(

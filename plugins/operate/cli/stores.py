@@ -169,5 +169,5 @@ def _figures(speed: Speed) -> list[str]:
         f"{speed.commit_ms:,.1f}",
         f"{speed.range:,.0f}",
         f"{speed.restore:,.0f}",
-        *("?" if each is None else f"{each:,.1f}" for each in megabytes),
+        *("?" if megabyte is None else f"{megabyte:,.1f}" for megabyte in megabytes),
     ]

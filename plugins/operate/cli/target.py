@@ -153,7 +153,7 @@ def _import_name(name: str, shown: str) -> ModuleType:
 
 def _modules(package: str) -> list[str]:
     paths = list(getattr(sys.modules[package], "__path__", [])) if package else [os.getcwd()]
-    return [each.name for each in pkgutil.iter_modules(paths)]
+    return [module.name for module in pkgutil.iter_modules(paths)]
 
 
 # -- attributes

@@ -121,7 +121,7 @@ def _said_by(topic: str, app: str | None) -> tuple[SerdeLike, SerdeLike]:
     from .target import load_program
 
     program = load_program(app)
-    sources = [*program.nodes.values(), *(each.source for each in program.global_stores)]
+    sources = [*program.nodes.values(), *(store.source for store in program.global_stores)]
     for node in sources:
         if (isinstance(node, SourceNode) and topic in node.topics) or (
             isinstance(node, SinkNode) and node.topic == topic
@@ -191,7 +191,7 @@ def json_lines(keys: TextSerde, values: TextSerde) -> Line:
 
 
 def write_lines(batch: RecordBatch, line: Line, limit: int, output: IO[bytes]) -> int:
-    """Write up to `limit` records and return how many. Raises SerdeError after the lines before a failed record."""
+    """Write up to `limit` records and return their number. Raises SerdeError after the lines before a failed record."""
     number = min(len(batch), limit)
     lines: list[bytes] = []
     failed: SerdeError | None = None
@@ -250,7 +250,7 @@ class LineReader:
         self._separator = None if key_separator is None else key_separator.encode()
         self._json = json_lines
         self._timestamp = None if timestamp is None else parse_timestamp(timestamp)
-        pairs = [name_and_value("--header", each) for each in headers]
+        pairs = [name_and_value("--header", header) for header in headers]
         self._headers = tuple((name, value.encode()) for name, value in pairs)
         self._partition = self._checked_partition(partition)
         self._null = None if null_marker is None else null_marker.encode()

@@ -1,4 +1,4 @@
-"""The verb `top`: what an application does, drawn again and again in a terminal."""
+"""The verb `top`: an application's activity, redrawn continuously in a terminal."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _head(view: View, width: int) -> list[RenderableType]:
             f"99 % in {latency(view.interval.latency)}",
             f"{count(run.commits, 'commit')}",
             f"{run.dropped:,} dropped",
-            f"{len(run.tasks)} tasks, {sum(each.is_open for each in run.tasks)} open",
+            f"{len(run.tasks)} tasks, {sum(task.is_open for task in run.tasks)} open",
         ]
         lines.append(Text(" · ".join(facts)))
     bars = max(10, min(60, width - 30))
@@ -130,9 +130,9 @@ def _tables(view: View) -> Iterable[_Table]:
     run = view.run
     if run is not None and run.hosts:
         rows = [
-            (str(each.slot), f"{each.host}/{each.process}", f"{each.open_tasks}", size(each.rss_bytes),
-             length(each.cpu_seconds), f"{each.threads}", f"{each.descriptors}")
-            for each in run.hosts
+            (str(host.slot), f"{host.host}/{host.process}", f"{host.open_tasks}", size(host.rss_bytes),
+             length(host.cpu_seconds), f"{host.threads}", f"{host.descriptors}")
+            for host in run.hosts
         ]  # fmt: skip
         yield ("slot", "task host", "tasks", "memory", "cpu", "threads", "files"), [*rows], _MOST_HOSTS
     if run is not None and run.nodes:
@@ -145,11 +145,11 @@ def _tables(view: View) -> Iterable[_Table]:
         ]  # fmt: skip
         yield ("node", "in", "out", "records in", "records out", "dropped"), [*nodes], _MOST_NODES
     if run is not None and run.events:
-        events = [(ago(each.at_ms, view.now_ms), each.text) for each in reversed(run.events)]
+        events = [(ago(event.at_ms, view.now_ms), event.text) for event in reversed(run.events)]
         yield ("ago", "event"), [*events], _MOST_EVENTS
     tasks = sorted(view.tasks(), key=lambda each: -(each.lag or 0))
     titles = ("task", "where", "lag", "in", "records in", "records out", "dropped", "last commit")
-    yield titles, [_task(each, view) for each in tasks], len(tasks)
+    yield titles, [_task(task, view) for task in tasks], len(tasks)
 
 
 def _task(task: TaskView, view: View) -> Sequence[str]:
@@ -180,5 +180,5 @@ def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> RenderableTy
 
 
 def _line(text: str) -> str:
-    """Return text for one line of a terminal, which it neither moves nor colours."""
+    """Return text for one line of a terminal, with control characters escaped."""
     return printable(" ".join(text.splitlines()))

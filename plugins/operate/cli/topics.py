@@ -30,7 +30,17 @@ from penstock.support.names import did_you_mean
 from .command import Group, options, separator_option, verb
 from .failures import ended_by_sigterm
 from .options import by_name, find_settings, log_options, name_and_value, open_log
-from .output import Meter, count, data_output, note, print_json, print_rows, print_table, print_text, reader_may_leave
+from .output import (
+    ProgressMeter,
+    count,
+    data_output,
+    note,
+    print_json,
+    print_rows,
+    print_table,
+    print_text,
+    reader_may_leave,
+)
 
 if TYPE_CHECKING:
     from .text import LineReader
@@ -171,8 +181,11 @@ def _as_json(info: TopicInfo, log: Log) -> dict[str, Any]:
         "partitions": info.partitions,
         "internal": info.internal,
         "config": dict(info.config),
-        "records": sum(ends[each] - starts[each] for each in partitions),
-        "offsets": [{"partition": each.partition, "start": starts[each], "end": ends[each]} for each in partitions],
+        "records": sum(ends[partition] - starts[partition] for partition in partitions),
+        "offsets": [
+            {"partition": partition.partition, "start": starts[partition], "end": ends[partition]}
+            for partition in partitions
+        ],
     }
 
 
@@ -288,7 +301,7 @@ def _there(log: Log, positions: dict[TopicPartition, int]) -> Iterator[RecordBat
 def _followed(
     log: Log, topic: str, chosen: int | None, positions: dict[TopicPartition, int], output: IO[bytes]
 ) -> Generator[RecordBatch, None, None]:
-    """Yield the records from the positions on, without an end; those of a topic that was made again from its start."""
+    """Yield the records from the positions on, without an end. A topic that was made again is read from its start."""
     pause = threading.Event()  # never set: an interruptible wait
     known = log.topic_ids([topic])
     while True:
@@ -398,7 +411,7 @@ def produce(
         partitions = topic_info(log, topic).partitions
         keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
         reader = LineReader(topic, partitions, keys, values, **given)
-        with Meter(f"producing {topic}", _size(source), quiet=quiet) as meter:
+        with ProgressMeter(f"producing {topic}", _size(source), quiet=quiet) as meter:
             records = _copy(source, reader, log, meter)
     if as_json:
         print_json({"topic": topic, "records": records, "seconds": round(meter.seconds, 3)})
@@ -408,7 +421,7 @@ def produce(
         )
 
 
-def _copy(source: IO[bytes], reader: LineReader, log: Log, meter: Meter) -> int:
+def _copy(source: IO[bytes], reader: LineReader, log: Log, meter: ProgressMeter) -> int:
     records, done = 0, 0
     for piece in _pieces(source):
         first = reader.line + 1
@@ -434,7 +447,7 @@ def _were(records: int) -> str:
 
 
 def _pieces(source: IO[bytes]) -> Iterator[bytes]:
-    """Yield whole lines in pieces: large ones from a file; from a pipe or a terminal what has arrived."""
+    """Yield pieces of whole lines: large ones from a file, arrived lines from a pipe or terminal."""
     waiting: list[bytes] = []
     size = 0
     rest = b""

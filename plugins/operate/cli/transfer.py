@@ -109,7 +109,7 @@ def _shown(backup: Backup) -> dict[str, Any]:
         "name": backup.name,
         "application_id": backup.application_id,
         "made_at_ms": backup.made_at_ms,
-        "tasks": sum(each is not None for each in backup.commits.values()),
+        "tasks": sum(commit is not None for commit in backup.commits.values()),
         "outputs": [
             {"topic": each.topic, "partition": each.partition, "end": end} for each, end in backup.outputs.items()
         ],
@@ -264,7 +264,7 @@ def reshard(
         _end(application, undoes, yes)
         return
     assert partitions is not None
-    renamed = by_name("--source", (name_and_value("--source", each, ", e.g. orders=orders-12") for each in sources))
+    renamed = by_name("--source", (name_and_value("--source", source, ", e.g. orders=orders-12") for source in sources))
     chosen = _functions(partitioners)
 
     def planned(log: Any) -> ReshardPlan:
@@ -316,19 +316,19 @@ def _show(plan: ReshardPlan, log: Any, *, as_json: bool) -> None:
     application, then = plan.under(plan.stored.id + ".new", log)
     rows = [
         {
-            "subtopology": each.id,
-            "tasks": task_count(plan.tasks, each.id),
-            "then": task_count(then, each.id),
-            "stores": sorted(store.name for store in each.stores if store.name not in plan.dropped),
+            "subtopology": subtopology.id,
+            "tasks": task_count(plan.tasks, subtopology.id),
+            "then": task_count(then, subtopology.id),
+            "stores": sorted(store.name for store in subtopology.stores if store.name not in plan.dropped),
         }
-        for each in application.program.subtopologies
+        for subtopology in application.program.subtopologies
     ]
     if as_json:
         print_json({"application_id": plan.id, "sources": plan.sources, "subtopologies": rows})
         return
     print_table(
         ["sub-topology", "tasks", "then", "stores"],
-        [(each["subtopology"], each["tasks"], each["then"], ", ".join(each["stores"])) for each in rows],  # type: ignore[arg-type]
+        [(row["subtopology"], row["tasks"], row["then"], ", ".join(row["stores"])) for row in rows],  # type: ignore[arg-type]
         numbers=["tasks", "then"],
     )
     for old, new in plan.sources.items():

@@ -1,4 +1,4 @@
-"""The verb `visit`: has a processor's visitor called with every key of its store, and shows how far visits are."""
+"""The verb `visit`: has a processor's visitor called with every key of its store, and shows the progress of visits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 def visit(target: str, visitor: str | None, argument: str | None, stop: bool, as_json: bool, **where: Any) -> None:
     """Have every key of a store visited in the application MODULE:ATTR; without VISITOR, show how far visits are.
 
-    VISITOR is a method of a processor that is marked with `@visitor`. The application goes on meanwhile. The visit is a
+    VISITOR is a method of a processor that is marked with `@visitor`. The application continues meanwhile. The visit is a
     note in the log: a run takes it up within some seconds; if none does now, the next one.
     """
     if visitor is None and (stop or argument is not None):
@@ -70,15 +70,15 @@ def _refuse(constant: str) -> None:
 def _rows(statuses: Sequence[VisitStatus]) -> list[dict[str, Any]]:
     return [
         {
-            "visitor": each.visit.visitor,
-            "asked": datetime.fromtimestamp(each.visit.number / 1000, UTC).isoformat(timespec="seconds"),
-            "argument": each.visit.argument,
-            "state": "stopped" if each.visit.is_stopped else "over" if each.is_over else "not over",
-            "tasks": each.tasks,
-            "done": each.done,
-            "visited": each.visited,
+            "visitor": status.visit.visitor,
+            "asked": datetime.fromtimestamp(status.visit.number / 1000, UTC).isoformat(timespec="seconds"),
+            "argument": status.visit.argument,
+            "state": "stopped" if status.visit.is_stopped else "over" if status.is_over else "not over",
+            "tasks": status.tasks,
+            "done": status.done,
+            "visited": status.visited,
         }
-        for each in statuses
+        for status in statuses
     ]
 
 

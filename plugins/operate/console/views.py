@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from penstock import Program, SourceNode
-from penstock.plugins.describe.svg import Note, drawn
+from penstock.plugins.describe.svg import SideNote, drawn
 from penstock.plugins.engine.program.run_status import RunStatus
 from penstock.program.nodes import decorate
 from penstock.support.packages import needed
@@ -63,7 +63,7 @@ def overview(view: View, *, hides: bool = False) -> Context:
 
 
 def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
-    """Return labels, values, and the kind of those that are not as they should be."""
+    """Return labels, values, and the kind of abnormal values."""
     is_running = view.state == "running"
     tasks, rate = view.tasks(), view.interval.rate
     open_tasks = sum(each.status is not None and each.status.is_open for each in tasks)
@@ -94,7 +94,7 @@ def topology(program: Program, view: View, stores: Sequence[str]) -> Context:
     for each in view.lag:
         by_topic[each.topic] = by_topic.get(each.topic, 0) + each.lag
         partitions.setdefault(each.topic, set()).add(each.partition)
-    notes = {("store", name): Note(link=link("store", name=name)) for name in stores}
+    notes = {("store", name): SideNote(link=link("store", name=name)) for name in stores}
     for name, node in program.nodes.items():
         rate = view.interval.nodes.get(name)
         above = "" if rate is None else per_second(rate.records_in)
@@ -105,8 +105,8 @@ def topology(program: Program, view: View, stores: Sequence[str]) -> Context:
             for topic in node.topics:
                 lag = by_topic.get(decorate(view.application_id, topic, program.internal_topics))
                 if lag is not None:
-                    notes["topic", topic] = Note(above=f"lag {_number(lag)}")
-        notes["node", name] = Note(above, "" if rate is None else per_second(rate.records_out))
+                    notes["topic", topic] = SideNote(above=f"lag {_number(lag)}")
+        notes["node", name] = SideNote(above, "" if rate is None else per_second(rate.records_out))
     home = {node.name: part.id for part in program.subtopologies for node in part.nodes}
     counts = {} if view.run is None else view.run.nodes
     return {
@@ -175,7 +175,7 @@ def _task_row(task: TaskView, view: View) -> Sequence[object]:
 
 
 def events(view: View) -> Context:
-    """Return what went wrong and was put right."""
+    """Return the faults that were repaired."""
     run = view.run
     return {
         "events": [

@@ -75,7 +75,7 @@ def size(number: float) -> str:
 
 
 def opening(task: TaskStatus) -> str:
-    """Return how far the opening of a task is."""
+    """Return the progress of a task's opening."""
     restoring = task.restoring
     if restoring is None:
         return "opening"
@@ -85,7 +85,7 @@ def opening(task: TaskStatus) -> str:
 
 
 def visiting(run: RunStatus) -> str:
-    """Return how far the visits of a run are that are not over; "" if there are none."""
+    """Return the progress of a run's unfinished visits; "" if there are none."""
     return ", ".join(
         f"visit {each.visitor}: {each.done} of {each.tasks} tasks, {each.visited:,} entries"
         for each in run.visits

@@ -51,7 +51,7 @@ def penstock_engines() -> Components:
 
 @hookimpl
 def penstock_companions() -> Components:
-    """Return what runs have beside their tasks, in the order in which they begin."""
+    """Return the companions of runs, in the order in which they begin."""
     return {
         "metrics": "penstock.plugins.engine.run.metrics.endpoint:MetricsEndpoint",
         "metrics_reporters": "penstock.plugins.engine.run.metrics.reporting:MetricsReporters",

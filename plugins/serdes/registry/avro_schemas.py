@@ -362,7 +362,7 @@ _OfRecord = Callable[[Mapping[str, Any], list[str], Any], Any]
 
 
 class RecordUnions:
-    """The unions with several records in a parsed schema: values there are pairs, of the record's full name and it.
+    """The unions with several records in a parsed schema: values there are pairs, (full name of the record, record).
 
     fastavro reads such a record without its name, and writes it as the first one that it fits, which may be another.
     """

@@ -1,4 +1,4 @@
-"""RegistrySerde: what serdes of all formats do with a registry."""
+"""RegistrySerde: the base of serdes of all formats with a registry."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ class TypedSerde(Serde[T], Generic[T]):
     def of_plain(self, data: Any) -> T:
         """Return the value of JSON data without tags; values of Python's own types may stand for their JSON.
 
-        Raises SerdeError for what does not fit the type.
+        Raises SerdeError for a value that does not fit the type.
         """
         try:
             text = json.dumps(data, default=_in_json)
@@ -197,7 +197,7 @@ class TypedSerde(Serde[T], Generic[T]):
 
     @abstractmethod
     def _convert(self, rows: Sequence[Any]) -> list[T | None]:
-        """Return what `of_rows` returns. Raises any exception."""
+        """Return the result of `of_rows`. Raises any exception."""
 
     @abstractmethod
     def _said(self, error: Exception) -> str:
@@ -205,7 +205,7 @@ class TypedSerde(Serde[T], Generic[T]):
 
     @abstractmethod
     def json_schema(self) -> Schema:
-        """Return the JSON schema of what is written."""
+        """Return the JSON schema of the written form."""
 
 
 def _essence_of(form: str) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def kind_name(kind: Any) -> str:
 
 
 def _in_json(value: Any) -> Any:
-    """Return what stands in JSON for a value with a tag."""
+    """Return the JSON form of a value with a tag."""
     if isinstance(value, bytes):
         return b64encode(value).decode()
     if isinstance(value, (set, frozenset)):

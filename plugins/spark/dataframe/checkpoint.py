@@ -135,7 +135,7 @@ class SparkCommitter(TaskCommitter):
         return self._known
 
     def is_current(self) -> bool:
-        """Return True: Spark says what counts when the next batch begins."""
+        """Return True: Spark decides at the next batch which commit counts."""
         return True
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
@@ -146,7 +146,7 @@ class SparkCommitter(TaskCommitter):
         return self._known is None
 
     def note(self, commit: Commit) -> None:
-        """Note that Spark has a commit."""
+        """Record that Spark has a commit."""
         self._known = commit
 
     def close(self) -> None:
@@ -179,8 +179,8 @@ Stores = Mapping[str, Mapping[str, Any]]
 
 def stores_in(fingerprint: Mapping[str, Any], subtopology: int) -> Stores:
     """Return the stores of a sub-topology; none where the program does not have it."""
-    found: Stores = fingerprint["subtopologies"].get(str(subtopology), {}).get("stores", {})
-    return found
+    result: Stores = fingerprint["subtopologies"].get(str(subtopology), {}).get("stores", {})
+    return result
 
 
 def check_continues(
@@ -243,10 +243,10 @@ _OPERATOR = "applyInPandasWithState"
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a checkpoint of a query of `transform` has, as of the end of a batch.
+    """The content of a checkpoint of a `transform` query at the end of a batch.
 
-    `place`: where it is. `query`: the id of the query. `batch`: the number of the batch. `commits`: by task, those that
-    have processed a row.
+    `place`: its location. `query`: the id of the query. `batch`: the number of the batch. `commits`: the last commit of
+    each task that has processed a row.
     """
 
     place: str
@@ -257,7 +257,7 @@ class Checkpoint:
     @property
     def partitions(self) -> int:
         """The number that `transform` was given; 1 without a commit."""
-        counts = [max(each.fingerprint["partitions"].values()) for each in self.commits.values()]
+        counts = [max(commit.fingerprint["partitions"].values()) for commit in self.commits.values()]
         return max(counts, default=1)
 
     def check_application(self, application: Application) -> None:
@@ -395,9 +395,9 @@ _Programs = Sequence[tuple[int, Mapping[str, Any]]]
 
 
 def plan_of_checkpoint(application: Application, found: Checkpoint, partitions: int | None = None) -> Plan:
-    """Return what a start of `transform` with an application would do on a checkpoint; nothing is changed.
+    """Return the plan of a start of `transform` with an application on a checkpoint; nothing is changed.
 
-    `partitions`: the number that `transform` gets (None: that of the checkpoint). What is left to the start: the
+    `partitions`: the number that `transform` gets (None: that of the checkpoint). Checked by the start only: the
     DataFrames, `wall_clock`, and whether the changelog leads to the versions in the checkpoint.
     """
     commits = found.commits
@@ -430,7 +430,7 @@ def plan_of_checkpoint(application: Application, found: Checkpoint, partitions: 
 
 
 def _order(topics: list[str], commit: StreamCommit | None) -> str | None:
-    """Return what the start must say of the order of DataFrames; None where nothing. Raises IncompatibleStateError."""
+    """Return the `order` that the start must pass; None if any will do. Raises IncompatibleStateError."""
     if commit is None:
         return None
     problem = SourceOrder(tuple(topics) if len(topics) > 1 else ()).problem(commit.source_order)

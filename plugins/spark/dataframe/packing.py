@@ -169,7 +169,7 @@ class Rows:
             rows.column("key").to_pylist(),
             values.to_pylist() if self._value is None else ValueColumn(self._value, values.combine_chunks()),
             numpy.floor_divide(_integers(rows.column("time")), 1000).tolist(),
-            None if headers is None else [headers_from_json(each) for each in headers],
+            None if headers is None else [headers_from_json(header) for header in headers],
             self.next_offset,
         )
 
@@ -232,7 +232,7 @@ def _has_headers(rows: Any) -> bool:
 
 
 def _equals_next(array: Any) -> Any:
-    """Return for each value but the last whether the next one is equal to it; null and NaN count as equal."""
+    """Return, for each value but the last, whether it equals the next one; nulls are equal, and so are NaNs."""
     from pyarrow import compute
 
     one, other = array[:-1], array[1:]
@@ -493,7 +493,7 @@ def _of_moderate_size(batch: OutputBatch, part: slice) -> Iterator[slice]:
 
 
 def _bytes_in(value: Any) -> int:
-    """Return about how many bytes a value has: bytes, or what a column has made of one."""
+    """Return about how many bytes a value takes: bytes, or the object of a typed column."""
     if isinstance(value, (bytes, str)):
         return len(value)
     if isinstance(value, dict):

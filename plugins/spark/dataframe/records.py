@@ -1,4 +1,4 @@
-"""Records: a DataFrame as the records of a topic, and what its columns mean."""
+"""Records: a DataFrame as the records of a topic, and the meaning of its columns."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def _named(where: str, frame: DataFrame, what: str, name: str) -> Column | None:
         if error.getCondition() != "AMBIGUOUS_REFERENCE":
             return None
         last = name.rpartition(".")[2].strip("`").lower()
-        several = [each for each in frame.columns if each.lower() == last]
+        several = [column for column in frame.columns if column.lower() == last]
         raise ConfigError(
             f"{where} has several columns that Spark finds by the name {name!r} for its {what}: "
             f"{', '.join(several)}. Rename or drop all but one, or choose one by an expression: "

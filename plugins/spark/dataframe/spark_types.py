@@ -94,12 +94,12 @@ class MapColumn(Column):
 
     def text(self, array: Any) -> list[Any]:
         keys = self.key.text(_inside(array, array.keys))
-        keys = [each if isinstance(each, str) else json.dumps(each) for each in keys]
+        keys = [key if isinstance(key, str) else json.dumps(key) for key in keys]
         return self._dicts(array, keys, self.value.text(_inside(array, array.items)))
 
     def _dicts(self, array: Any, keys: list[Any], values: list[Any]) -> list[Any]:
         pairs = _groups(array, list(zip(keys, values, strict=True)))
-        return [None if each is None else dict(each) for each in pairs]
+        return [None if pair is None else dict(pair) for pair in pairs]
 
     def plain(self, value: Any) -> Any:
         if not isinstance(value, Mapping):
@@ -137,7 +137,9 @@ class StructColumn(Column):
     def arrow(self) -> Any:
         import pyarrow
 
-        return pyarrow.struct([pyarrow.field(each.name, each.column.arrow(), each.nullable) for each in self.fields])
+        return pyarrow.struct(
+            [pyarrow.field(field.name, field.column.arrow(), field.nullable) for field in self.fields]
+        )
 
     def read(self, array: Any) -> list[Any]:
         return self._rows(array, "read", self.order)
@@ -436,9 +438,9 @@ def _declared_fields(kind: Any) -> list[_Declared]:
     hints = get_type_hints(kind, include_extras=True) if fields_of(kind) else {}
     if is_dataclass(kind):
         return [
-            _Declared(each.name, hints[each.name], (each.default, each.default_factory) != (MISSING, MISSING))
-            for each in fields(kind)
-            if each.init
+            _Declared(field.name, hints[field.name], (field.default, field.default_factory) != (MISSING, MISSING))
+            for field in fields(kind)
+            if field.init
         ]
     if _is_namedtuple(kind):
         return [_Declared(name, hints[name], name in kind._field_defaults) for name in kind._fields]  # type: ignore[attr-defined]

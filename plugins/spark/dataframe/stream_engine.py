@@ -1,4 +1,4 @@
-"""StreamEngine: what a task host runs for a query of transform. StreamTask: one of its tasks."""
+"""StreamEngine: the engine of a task host for a query of `transform`. StreamTask: one of its tasks."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from penstock import (
     TopicPartition,
     duration_ms,
 )
-from penstock.plugins.engine.host.client import Client
+from penstock.plugins.engine.host.client import HostClient
 from penstock.plugins.engine.host.executor_identity import executor_identity
 from penstock.plugins.engine.host.log_lines import log_to_stderr
 from penstock.plugins.engine.host.reports import Observed
 from penstock.plugins.engine.host.slot_engine import Cargo as HostCargo
-from penstock.plugins.engine.host.slot_engine import Engine, HostInfo
+from penstock.plugins.engine.host.slot_engine import HostEngine, HostInfo
 from penstock.plugins.engine.task.commit import PendingCommit, TaskCommits
 from penstock.plugins.engine.task.local_state.task_state import TaskState
 from penstock.plugins.engine.task.locations import open_deltas
@@ -83,7 +83,7 @@ class StreamTask(TaskRunner):
     Spark's checkpoint is the commit point. A batch appends its delta to the changelog. The delta's version is part of
     the group's state, which Spark drops when the batch fails. The changes wait in the commit buffers until the next
     batch brings that version: only then is the batch committed, and they are written to the local store. So the store,
-    or a copy made from the changelog, can go on from whatever state Spark brings. `stream` is a query's own name;
+    or a copy made from the changelog, can continue from whatever state Spark brings. `stream` is a query's own name;
     `kept`: number of past batches that Spark may still roll back to. `typed`: topics
     whose keys or values are columns of Spark's types.
     """
@@ -108,7 +108,9 @@ class StreamTask(TaskRunner):
         sources = {
             topic: self._typed.source(source, topic) for source in self._subtopology.sources for topic in source.topics
         }
-        self._inputs: list[tuple[TopicPartition, SourceNode]] = [(each, sources[each.topic]) for each in partitions]
+        self._inputs: list[tuple[TopicPartition, SourceNode]] = [
+            (partition, sources[partition.topic]) for partition in partitions
+        ]
         self._fingerprint = fingerprint
         self._stream = stream
         self._directory_name = f"{task_id}.{stream}"
@@ -172,8 +174,8 @@ class StreamTask(TaskRunner):
 
     def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
         """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
-        by_partition = {each.partition: each for each in rows}
-        task.plan({each.partition: each.next_offset + each.left for each in rows}, clock_ms)
+        by_partition = {row.partition: row for row in rows}
+        task.plan({row.partition: row.next_offset + row.left for row in rows}, clock_ms)
         while True:
             for want in task.wants():
                 task.feed(by_partition[want.partition].take(_CHUNK))
@@ -219,7 +221,7 @@ class StreamTask(TaskRunner):
     # ------------------------------------------------------------------ opening
 
     def _goes_on_from(self, known: StreamCommit) -> bool:
-        """Commit the last batch locally if it was this object's attempt; return whether the task can go on from it."""
+        """Commit the last batch locally if it was this object's attempt; return whether the task can continue there."""
         state, commits, mine = self._state, self._commits, self._commit
         if state is None or commits is None or mine is None or mine.attempt != known.attempt:
             return False
@@ -276,7 +278,7 @@ class StreamTask(TaskRunner):
     # ------------------------------------------------------------------ closing
 
     def abandon(self, reason: str = "closed") -> None:
-        """Drop what is not committed, and close; the next `run` opens the task again."""
+        """Drop uncommitted work and close; the next `run` opens the task again."""
         self._commit = None
         super().abandon(reason)
 
@@ -289,7 +291,7 @@ Chunks = dict[str, list[bytes]]
 
 
 @dataclass(frozen=True)
-class Cargo(HostCargo):
+class StreamCargo(HostCargo):
     """The cargo of a query's hosts: the application, and its tasks by group key, with the partitions of each.
 
     `kept`: number of past batches that Spark may still roll back to. `has_timeouts`: Spark also calls tasks that have
@@ -312,7 +314,7 @@ class Cargo(HostCargo):
 
     @property
     def schema(self) -> str:
-        """The schema of what the operator yields."""
+        """The schema of the operator's rows."""
         return CHUNKS_SCHEMA if self.is_typed else ARRAYS_SCHEMA
 
     def engine(self, host: HostInfo) -> StreamEngine:
@@ -338,7 +340,7 @@ class Cargo(HostCargo):
 class StreamFunction(WorkerFunction):
     """The function for applyInPandasWithState: hands a task's batch to a task host of this executor.
 
-    `slots`: how many hosts an executor has; 0: as many as its machine has cores. `is_typed`: see `_frame`.
+    `slots`: number of hosts of an executor; 0: as many as its machine has cores. `is_typed`: see `_frame`.
     """
 
     def __init__(self, hosts: HostCaller, slots: int, is_typed: bool) -> None:
@@ -357,7 +359,7 @@ class StreamFunction(WorkerFunction):
             with suppress(ConfigError):  # the call raises it
                 self._client().begin("first")
 
-    def _client(self) -> Client:
+    def _client(self) -> HostClient:
         stream, partition = _stream()
         return self.hosts.client(partition % (self.slots or os.cpu_count() or 1), executor_identity(), stream)
 
@@ -400,7 +402,7 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
     chunks: Chunks = {}
     _collect(frame, chunks)
     arrived = Arrived(packed)
-    cargo: Cargo = arrived.cargo
+    cargo: StreamCargo = arrived.cargo
     # A worker of Spark runs other programs, too.
     with arrived.in_place(), TemporaryDirectory("once") as directory, log_to_stderr(cargo.log_level) as logs:
         application = cargo.application.with_settings(
@@ -415,7 +417,7 @@ def _run_once(packed: bytes, clock_ms: int, group: int, frame: pandas.DataFrame)
             task.close()
 
 
-def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
+def _as_chunks(outcome: Outcome, cargo: StreamCargo) -> Outcome:
     """Return an outcome with chunks in place of outputs."""
     outputs = outcome.outputs
     chunks = packed(outputs, cargo.typed.columns) if cargo.is_typed else packed_arrays(outputs)
@@ -423,7 +425,7 @@ def _as_chunks(outcome: Outcome, cargo: Cargo) -> Outcome:
 
 
 def _frame(outcome: Outcome, is_typed: bool) -> pandas.DataFrame:
-    """Return rows of `CHUNKS_SCHEMA` if results are typed, else of `ARRAYS_SCHEMA`; the last one has the counts."""
+    """Return rows of `CHUNKS_SCHEMA` for typed results, else of `ARRAYS_SCHEMA`; the last row has the counts."""
     import pandas
 
     counts = json.dumps(counts_row(outcome.observed))
@@ -472,10 +474,10 @@ class StreamBatch:
     known: StreamCommit | None
 
 
-class StreamEngine(Engine):
+class StreamEngine(HostEngine):
     """The tasks of a query's operator that Spark has sent to this host, by their group keys."""
 
-    def __init__(self, cargo: Cargo, host: HostInfo) -> None:
+    def __init__(self, cargo: StreamCargo, host: HostInfo) -> None:
         use_system_allocator()
         self._cargo = cargo
         self._stream = host.scope

@@ -35,7 +35,7 @@ from .records import (
     ordered_topics,
 )
 from .spark_types import column_of, type_of
-from .stream_engine import Cargo, StreamFunction, once_function
+from .stream_engine import StreamCargo, StreamFunction, once_function
 from .typed_serdes import TopicPart, TypedTopics
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def local_directory(settings: Settings, master: str) -> str | None:
     )
 
 
-def _streamed(chunks: GroupedData, application: Application, cargo: Cargo, session: SparkSession) -> DataFrame:
+def _streamed(chunks: GroupedData, application: Application, cargo: StreamCargo, session: SparkSession) -> DataFrame:
     _advise(application, int(session.conf.get("spark.sql.shuffle.partitions", "200")), len(cargo.tasks))  # type: ignore[arg-type]
     family = digest_of(session.sparkContext.applicationId, application.id)
     hosts = HostCaller(pack(cargo), family, f"application {application.id!r}")
@@ -200,9 +200,9 @@ def _cargo(
     wall_clock: bool,
     order: SourceOrder,
     typed: TypedTopics,
-) -> Cargo:
+) -> StreamCargo:
     batches = int(session.conf.get("spark.sql.streaming.minBatchesToRetain", "100"))  # type: ignore[arg-type]
-    return Cargo(
+    return StreamCargo(
         # Workers have working directories of their own, and no client of a log: what may be secret stays here. All rows
         # of a batch are at hand, so the oldest of all topics comes first whatever the application says about waiting.
         application.with_settings(
@@ -266,7 +266,7 @@ def spark_schemas(application: Application, option: str, given: Schemas | None) 
     by_topic: Mapping[str, Schema] = given if isinstance(given, Mapping) else dict.fromkeys(given)
     topics = application.program.sink_topics()
     # Sinks that choose a topic for each record may write to any.
-    chooses = any(isinstance(each, SinkNode) and callable(each.topic) for each in application.program.nodes.values())
+    chooses = any(isinstance(node, SinkNode) and callable(node.topic) for node in application.program.nodes.values())
     for topic in by_topic:
         if topic not in topics and not chooses:
             raise ConfigError(
@@ -320,9 +320,9 @@ def _class_of_sinks(application: Application, option: str, topic: str, where: st
 
 
 def check_names(types: Mapping[str, Mapping[str, DataType]]) -> None:
-    """Check that Spark tells topics, and the fields of each, apart where it ignores case; `types` by option and topic.
+    """Check that names of topics, and of each one's fields, differ in more than case where Spark ignores case.
 
-    Raises ConfigError with the names.
+    `types`: by option and topic.
     """
     from pyspark.sql.types import StructType
 

@@ -1,6 +1,6 @@
-"""What stands for a topic's serdes where columns are typed: values pass as columns, and not as bytes.
+"""Replacements of a topic's serdes for typed columns: values pass as columns, and not as bytes.
 
-A typed input is a `ValueColumn`, which `ColumnReader` reads; a typed output is a tuple of one, which `ColumnWriter`
+A typed input is a `ValueColumn`, which `ColumnSerde` reads; a typed output is a tuple of one, which `ColumnWriter`
 makes. What is no tuple in the outputs of a typed topic is bytes: a dead letter.
 """
 
@@ -19,9 +19,9 @@ from penstock.program.serdes import Configured, SerdeLike, resolve_serde
 
 
 class Unfit(Exception):
-    """A value that does not fit its type. `path`: the field, from the outermost; `said`: what was expected and found.
+    """A value that does not fit its type.
 
-    `advice`: what to do.
+    `path`: the field, from the outermost. `said`: expected and actual value. `advice`: what to do.
     """
 
     def __init__(self, said: str, advice: str, path: str = "") -> None:
@@ -53,12 +53,12 @@ class Column(ABC):
         """Return an array's values. Raises Unfit for one that Python's type cannot hold."""
 
     def text(self, array: Any) -> list[Any]:
-        """Return an array's values as what JSON has, different ones for different values. Raises nothing."""
+        """Return an array's values as JSON data, different for different values. Raises nothing."""
         return self.read(array)
 
     @abstractmethod
     def plain(self, value: Any) -> Any:
-        """Return a copy of a value, not None, as pyarrow takes it. Raises Unfit for one that does not fit."""
+        """Return a copy of a value (not None) in pyarrow's form. Raises Unfit for a value that does not fit."""
 
     def texts(self, array: Any) -> list[bytes | None]:
         """Return JSON of each value in UTF-8, with Spark's null for null: None."""
@@ -157,7 +157,7 @@ class ValueColumn(Sequence[bytes | None]):
         return cell
 
 
-class ColumnReader(Serde[Any]):
+class ColumnSerde(Serde[Any]):
     """In place of a source's value serde."""
 
     def __init__(self, part: TopicPart) -> None:
@@ -193,7 +193,7 @@ class ColumnWriter(Serde[Any]):
 
 
 class _ByTopic(Serde[Any]):
-    """A sink's serde where some topics are typed: which one is known when it is bound to a topic."""
+    """A sink's serde if some of its topics are typed: `bind` chooses by topic."""
 
     def __init__(self, inner: Serde[Any], typed: Mapping[str, TopicPart]) -> None:
         self.inner = inner
@@ -235,7 +235,7 @@ class TypedTopics:
     def source(self, node: SourceNode, topic: str) -> SourceNode:
         """Return a source as it reads a topic."""
         part = self.sources.get(topic)
-        return node if part is None else replace(node, value_serde=ColumnReader(part))
+        return node if part is None else replace(node, value_serde=ColumnSerde(part))
 
     @property
     def replaced_serdes(self) -> set[tuple[str, str, str]]:

@@ -141,7 +141,7 @@ def _type_of(serde: Serde[Any]) -> Any:
 
 
 def _converter_of(serde: Serde[Any]) -> Callable[[Any], Any] | None:
-    """Return how a value becomes one of Arrow; None if it is one."""
+    """Return the converter of a value to Arrow's form; None if none is needed."""
     if type(serde) is UuidSerde:
         return str
     if isinstance(serde, TypedSerde) and is_struct(serde):

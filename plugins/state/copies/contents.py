@@ -83,7 +83,7 @@ of versions (-1: the latest); `clock` and `at` of timers. All times are in ms.
 
 def declared_store(application: Application, name: str) -> tuple[int, StoreBuilder]:
     """Return a store in the changelog, and the number of its sub-topology. Raises ConfigError for another one."""
-    stores = {each.name: (part.id, each) for part in application.program.subtopologies for each in part.stores}
+    stores = {store.name: (part.id, store) for part in application.program.subtopologies for store in part.stores}
     if name not in stores:
         advice = did_you_mean(name, stores) or f"it has: {', '.join(sorted(stores)) or 'none'}"
         raise ConfigError(f"the program of application {application.id!r} has no store {name!r}; {advice}")
@@ -96,7 +96,7 @@ def declared_store(application: Application, name: str) -> tuple[int, StoreBuild
 
 
 def tasks_with(application: Application, log: Log, store: str) -> Mapping[str, SavedTask]:
-    """Return the tasks that have a store, by id.
+    """Return the tasks with a store, by id.
 
     Raises ConfigError if there are none, IncompatibleStateError for a part of a restore or an import, and what
     `declared_store` and `check_number` raise.
@@ -130,7 +130,7 @@ def check_number(application: Application, subtopology: int, store: str, saved: 
 
 
 def last_commits(application: Application, log: Log, tasks: Iterable[SavedTask]) -> Mapping[str, Commit]:
-    """Return the last commits of tasks, looked at one right after the other. Raises StoreError if one has none."""
+    """Return the last commits of tasks, read one right after the other. Raises StoreError if one has none."""
     commits = {}
     for task, commit in [(each.id, log.last_commit(application.id, each.id, each.partitions)) for each in tasks]:
         if commit is None:
@@ -245,7 +245,7 @@ def entries_of(store: StateStore, key: Any, first: int = 0, last: int = LATEST) 
             for _, each in versions:
                 yield version_entry(key, each)
     elif isinstance(store, TimerStore):
-        yield from (each for each in entries(store) if each["key"] == key)
+        yield from (entry for entry in entries(store) if entry["key"] == key)
     else:
         yield from entries(store, key, key, first, last)
 
@@ -464,12 +464,12 @@ class _SourceKeys:
 
         def make() -> Serde[Any]:
             given, default = deepcopy(source.key_serde), deepcopy(settings.key_serde)
-            made = resolve_serde(given, default, f"source {source.name!r}", settings.of_plugins)
-            return made.bind(topic, is_key=True)
+            serde = resolve_serde(given, default, f"source {source.name!r}", settings.of_plugins)
+            return serde.bind(topic, is_key=True)
 
         self._of_thread = _OfThread(make)
-        sinks = [each for each in application.program.nodes.values() if isinstance(each, SinkNode)]
-        own = [each for each in sinks if each.topic in topics]
+        sinks = [node for node in application.program.nodes.values() if isinstance(node, SinkNode)]
+        own = [sink for sink in sinks if sink.topic in topics]
         self._sinks = own or [SinkNode("", topics[0] if topics else "", ())]
         self.is_default = not own and not may_wait(self.serde)
         """Whether another source from outside with an equal serde has the same partitions."""
@@ -482,7 +482,7 @@ class _SourceKeys:
     @property
     def only_compute(self) -> bool:
         """Whether to find a partition only computes."""
-        calls = any(each.partitioner is not None or each.partition_by is not None for each in self._sinks)
+        calls = any(sink.partitioner is not None or sink.partition_by is not None for sink in self._sinks)
         return not calls and not may_wait(self.serde)
 
     def partitions(self, key: Any, count: int) -> list[int]:
@@ -514,30 +514,30 @@ class _SourceKeys:
 class KeyTasks:
     """Finds the tasks that read records with a key; any thread calls all methods.
 
-    `store`: of the topics whose records reach this store; None, or a store that no source feeds: of all topics that the
-    sub-topology reads.
+    `store`: only the topics whose records reach this store count. With None, or a store without such topics, all topics
+    of the sub-topology count.
     """
 
     def __init__(self, application: Application, subtopology: int, store: str | None = None) -> None:
         self._application, self._number = application, subtopology
         self._counted: tuple[Mapping[str, SavedTask], int] | None = None
         part = application.program.subtopology(subtopology)
-        feeding = {} if store is None else application.program.sources_of_stores(part)
-        names = feeding.get(store or "", set())
+        sources_by_store = {} if store is None else application.program.sources_of_stores(part)
+        names = sources_by_store.get(store or "", set())
         self._sources: list[_SourceKeys] = []
         for source in [each for each in part.sources if each.name in names] or part.sources:
-            made = _SourceKeys(application, source)
-            alike = (each for each in self._sources if each.is_default and each.source.key_serde == source.key_serde)
-            if not made.is_default or next(alike, None) is None:
-                self._sources.append(made)
+            keys = _SourceKeys(application, source)
+            equal = (each for each in self._sources if each.is_default and each.source.key_serde == source.key_serde)
+            if not keys.is_default or next(equal, None) is None:
+                self._sources.append(keys)
 
     @property
     def only_compute(self) -> bool:
         """Whether to find a task only computes: no function of a user, and no serde that may wait, is called."""
-        return all(each.only_compute for each in self._sources)
+        return all(source.only_compute for source in self._sources)
 
     def count(self, tasks: Collection[Collection[TopicPartition]]) -> int:
-        """Return among how many tasks keys are divided: how many partitions the topics have.
+        """Return the number of tasks that share the keys: the number of partitions of the topics.
 
         `tasks`: the partitions that each task of the sub-topology reads. Other topics of it may have more.
         """
@@ -548,14 +548,14 @@ class KeyTasks:
             internal = application.program.internal_topics
             return any(reads(each.source, topic, application.id, internal) for each in known)
 
-        own = sum(any(is_ours(each.topic) for each in partitions) for partitions in tasks)
+        own = sum(any(is_ours(partition.topic) for partition in partitions) for partitions in tasks)
         return own or len(tasks)
 
     def count_of(self, tasks: Mapping[str, SavedTask]) -> int:
         """Return `count` for saved tasks; it is kept for the next call with the same object."""
         found = self._counted
         if found is None or found[0] is not tasks:
-            found = self._counted = (tasks, self.count([each.partitions for each in tasks.values()]))
+            found = self._counted = (tasks, self.count([task.partitions for task in tasks.values()]))
         return found[1]
 
     def of(self, key: Any, count: int) -> list[str]:
@@ -564,9 +564,9 @@ class KeyTasks:
         Raises ConfigError where the serde or the partitioner does not take the key, and where several sources have it
         in different tasks.
         """
-        found = list(dict.fromkeys(tuple(each) for each in self._partitions(key, count)))
+        found = list(dict.fromkeys(tuple(partition) for partition in self._partitions(key, count)))
         if len(found) > 1:
-            names = " and ".join(repr(each.source.name) for each in self._sources)
+            names = " and ".join(repr(source.source.name) for source in self._sources)
             raise ConfigError(f"sources {names} have records with key {key!r} in different tasks")
         return self._names(found[0])
 
@@ -576,9 +576,9 @@ class KeyTasks:
             return [self._sources[0].partitions(key, count)]
         found: list[list[int]] = []
         refused: ConfigError | None = None
-        for each in self._sources:
+        for source in self._sources:
             try:
-                found.append(each.partitions(key, count))
+                found.append(source.partitions(key, count))
             except ConfigError as error:
                 refused = refused or error
         if not found and refused is not None:
@@ -586,7 +586,7 @@ class KeyTasks:
         return found
 
     def _names(self, partitions: Iterable[int]) -> list[str]:
-        return [f"{self._number}_{each}" for each in partitions]
+        return [f"{self._number}_{partition}" for partition in partitions]
 
     def may_have(self, key: Any, count: int) -> list[str]:
         """Return the tasks of all sources, and for a windowed key those that have it by key and window.
@@ -595,7 +595,7 @@ class KeyTasks:
         partitioner does not.
         """
         found = {each: None for chosen in self._partitions(key, count) for each in chosen}
-        windowed = [each.serde for each in self._sources if each.serde.window_bytes]
+        windowed = [source.serde for source in self._sources if source.serde.window_bytes]
         if not windowed:
             return self._names(found)
         for serde in windowed:

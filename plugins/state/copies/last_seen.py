@@ -1,4 +1,4 @@
-"""LastSeen: how long ago a version was the last one of a task, as a process that follows the task has seen."""
+"""LastSeen: the ages of a task's versions, as seen by a process that follows the task."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from penstock import Commit, World
 
 _MOST_VERSIONS = 100
-"""So many versions are kept: those that were noted, or asked for, last."""
+"""Maximum number of stored versions: the ones last recorded or asked for."""
 
 
 class LastSeen:
@@ -35,7 +35,7 @@ class LastSeen:
         return commit
 
     def seconds_ago(self, version: str) -> float | None:
-        """Return how many seconds ago a version was certainly the last one; None if that was never seen.
+        """Return the seconds since a version was certainly the last one; None if that was never seen.
 
         The stopwatch stops while the machine is suspended, and the clock may be set back: the longer time counts.
         """

@@ -58,7 +58,7 @@ def local_copies(application: Application, task: SavedTask) -> list[LocalCopy]:
         for kind, directory, stores in kinds
         for backend, own in sorted(_by_backend(stores, task.layouts.now).items())
     ]
-    return [each for each in copies if each is not None]
+    return [copy for copy in copies if copy is not None]
 
 
 def _by_backend(stores: Iterable[str], layout: Layout) -> dict[str, list[str]]:
@@ -132,7 +132,7 @@ def compare(application: Application, replica: Replica) -> list[Comparison]:
 
 
 def _views(application: Application, replica: Replica, stack: ExitStack) -> dict[str, StoreView]:
-    """Return the local state of each store of a replica, as it is now; `stack` closes it."""
+    """Return a view of each store of a replica; `stack` closes the views."""
     root = Places.of(application).task(replica.task)
     views: dict[str, StoreView] = {}
     for name, stores in _by_backend(replica.layout, replica.layout).items():

@@ -112,14 +112,14 @@ class Replica:
 
     @property
     def _found_version(self) -> str | None:
-        """The committed version of what is here, which may lack stores."""
+        """The committed version of the copy on this machine, which may lack stores."""
         versions = set() if self._backends is None else self._backends.versions()
         found = versions.pop() if len(versions) == 1 else None
         return found if found is not None and is_version(found) else None
 
     @property
     def saved(self) -> SavedTask:
-        """The task as it was noted when the replica looked last."""
+        """The task's saved description at the last look of the replica."""
         return self._saved
 
     def look_again(self) -> None:
@@ -143,7 +143,7 @@ class Replica:
         return ((store, key, value) for store in sorted(self.layout) for key, value in self.backend(store).range(store))
 
     def behind(self) -> int:
-        """Return how many versions the task's last commit is ahead: 0 if none, and before the task's first commit."""
+        """Return the lag behind the task's last commit, in versions: 0 if none, and before the first commit."""
         last, version = self._last_commit(), self.version
         if last is None:
             return 0
@@ -331,7 +331,7 @@ class Replica:
         write_private_text(self._note, f"{self._saved.identity}\n{json.dumps(kept)}")
 
     def _noted_lacking(self) -> frozenset[str]:
-        """Return the stores without which the copy was kept: it has nothing of them, or what they had once."""
+        """Return the stores that the copy lacks: it has no content of them, or an earlier store's."""
         kept = self._note.read_text().partition("\n")[2]
         if not kept:  # an earlier penstock did not note them
             return frozenset() if self._chosen is None else frozenset(self._layouts.now)
@@ -383,9 +383,9 @@ class Replica:
 
 
 _BEHIND = "behind:"
-"""How the name of a copy begins that has everything up to a version, and some of what came after it."""
+"""Prefix of the name of a copy that has everything up to a version, and some later changes."""
 _PORTION_BYTES = 16 * 1024 * 1024
-"""So much of what was read is in memory at most, before it is written to the copy."""
+"""Maximum bytes of changes in memory, before they are written to the copy."""
 
 
 class OvertakenError(Exception):

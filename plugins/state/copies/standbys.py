@@ -40,7 +40,7 @@ _FAILED_SECONDS, _LONGEST_SECONDS = 5.0, 60.0
 _TASKS_SECONDS = 10.0
 """Seconds between two looks which tasks the application has."""
 _SAYS_AFTER_SECONDS = 10.0
-"""Seconds without a portion, while a copy is brought on, until the log says what it waits for."""
+"""Seconds without a portion of a copy's update after which the reason is logged."""
 
 RESTORING, FOLLOWING, TAKEN, FAILED = "restoring", "following", "taken", "failed"
 
@@ -86,7 +86,7 @@ class Standbys:
         self._ticker = self._world.ticker("penstock-standbys", _TURN_SECONDS, self._turn)
 
     def choose(self, tasks: Collection[str]) -> None:
-        """Keep copies of these tasks from now on; what is here of others stays as it is."""
+        """Set the tasks to keep copies of; existing copies of others stay unchanged."""
         chosen = frozenset(tasks)
         if self._wanted != chosen:
             self._wanted, self._tasks_at = chosen, 0.0
@@ -98,7 +98,7 @@ class Standbys:
     @property
     def are_current(self) -> bool:
         """Whether every copy has been at its task's last commit, or is the task's now."""
-        return self._has_looked and all(each.state in (FOLLOWING, TAKEN) for each in list(self._copies.values()))
+        return self._has_looked and all(copy.state in (FOLLOWING, TAKEN) for copy in list(self._copies.values()))
 
     def close(self) -> None:
         """End, and leave the copies to the tasks, after the portions that have begun. Idempotent.
@@ -249,7 +249,7 @@ class _Copy:
         return 0 if self._replica is None else self._replica.opening.steps
 
     def say_slow(self, now: float) -> None:
-        """Log once what the copy waits for, while it is brought on and no portion arrives; any thread may call it."""
+        """Log once the reason of a copy's wait, while it is updated and no portion arrives; any thread may call it."""
         moved = self._moved
         if moved is None:
             return

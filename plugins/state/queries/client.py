@@ -60,7 +60,7 @@ class Entry:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Entry:
-        """Return the entry that an answer has. Raises QueryError for one that this version does not read."""
+        """Return the entry that an answer has. Raises QueryError for a form that this version does not read."""
         try:
             return cls(**{**data, "key": from_json(data["key"]), "value": from_json(data["value"])})
         except (SerdeError, TypeError, LookupError) as error:

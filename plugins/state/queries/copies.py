@@ -95,7 +95,7 @@ class ViewBackend(StoreBackend):
         raise StoreError(f"{', '.join(sorted(changes)) or 'a store'}: a query reads, and writes nothing")
 
     def show(self, other: ViewBackend) -> None:
-        """Show the view of another one from now on; only that one closes it."""
+        """Switch to another snapshot's view; only that one closes it."""
         self._view, self._count, self._release = other._view, other._count, None
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Ahead:
             self.running.discard(name)
 
     def close(self) -> None:
-        """Begin no more calls, and wait for those that run; idempotent."""
+        """Begin no more calls, and wait for running ones; idempotent."""
         with self._lock:
             self._has_closed = True
         if self._threads is not None:
@@ -357,7 +357,7 @@ class Copies(ABC):
         return found
 
     def task(self, subtopology: int, name: str) -> SavedTask:
-        """Return one task. Raises ConfigError for one that is not of the sub-topology, and as `tasks`."""
+        """Return one task. Raises ConfigError for a task of another sub-topology, and as `tasks`."""
         tasks = self.tasks(subtopology)
         if name not in tasks:
             tasks = self.tasks(subtopology, REFUSAL_SECONDS)
@@ -464,7 +464,7 @@ class Copies(ABC):
         return found.version is None or not may_precede(noted[0].version, found.version)
 
     def _missing(self, task: SavedTask, found: Snapshot, bounds: Bounds) -> str | None:
-        """Return what is missing until a snapshot may answer, in words; None if nothing is."""
+        """Return why the snapshot cannot answer yet, as text; None if it can."""
         wanted = _wanted(task, bounds)
         if wanted and not found.has(wanted) and not self._confirmed(task, found).has(wanted):
             return f"its copy here is not known to have processed the records before {_shown(wanted)}"
@@ -486,7 +486,7 @@ class Copies(ABC):
 
     @abstractmethod
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
-        """Return the snapshot with what the log says of its version now."""
+        """Return the snapshot with the log's present statement about its version."""
 
     # ------------------------------------------------------------------ facts
 
@@ -499,7 +499,7 @@ class Copies(ABC):
         return True
 
     def lag(self, task: SavedTask, store: str) -> TaskLag:
-        """Return how far the copy of a store is behind the task's last commit."""
+        """Return the lag of a store's copy behind the task's last commit."""
         commit = self.last_commit(task)
         last = -1 if commit is None else version_counter(commit.version)
         try:

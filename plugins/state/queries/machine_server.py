@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock import Application, ConfigError
-from penstock.plugins.engine.host.client import Client, HostSpec
+from penstock.plugins.engine.host.client import HostClient, HostSpec
 from penstock.plugins.engine.host.executor_identity import reachable_name
 from penstock.plugins.engine.host.place import digest_of
-from penstock.plugins.engine.host.slot_engine import Cargo, Engine, HostCompanion, HostInfo
+from penstock.plugins.engine.host.slot_engine import Cargo, HostCompanion, HostEngine, HostInfo
 from penstock.plugins.engine.task.locations import state_directory
 from penstock.plugins.engine.task.process_resources import tune_garbage_collector_to_answer
 from penstock.support.repeats import Repeats
@@ -53,11 +53,11 @@ class MachineServerCargo(Cargo):
     application: Application
     options: ServerOptions
 
-    def engine(self, host: HostInfo) -> Engine:
+    def engine(self, host: HostInfo) -> HostEngine:
         return _ServerEngine(self)
 
 
-class _ServerEngine(Engine):
+class _ServerEngine(HostEngine):
     """Reads the local state of the tasks of its machine. A request opens the server, and returns its URL."""
 
     def __init__(self, cargo: MachineServerCargo) -> None:
@@ -114,7 +114,7 @@ class MachineServer(HostCompanion):
         state = os.path.realpath(state_directory(application.settings))
         settings = application.settings
         self._application_id = application.id
-        self._client = Client(
+        self._client = HostClient(
             HostSpec(
                 digest_of("queries", application.id, settings.log, state),
                 -1,

@@ -189,7 +189,7 @@ class Queries:
         return found
 
     def reading(self, name: str, bounds: Bounds, **options: Any) -> StoreReading:
-        """Return what opens a store, task by task; `options` are fields of StoreReading. Raises as `store`."""
+        """Return a function that opens a store, task by task. `options`: fields of StoreReading. Raises as `store`."""
         number, builder = self._found(name)
         if bounds.at_least:
             self._check_topics(number, name, bounds)
@@ -200,11 +200,11 @@ class Queries:
         return {name: kind_of(each) for name, (_, each) in sorted(self._stores.items())}
 
     def declared(self, name: str) -> StoreBuilder:
-        """Return a store as the program declares it. Raises ConfigError for one that queries cannot read."""
+        """Return a store as the program declares it. Raises ConfigError for a store that queries cannot read."""
         return self._found(name)[1]
 
     def key_tasks_of(self, name: str) -> KeyTasks | None:
-        """Return what finds the task of a key; None for a global store. Raises ConfigError as `declared`."""
+        """Return the function that finds a key's task; None for a global store. Raises ConfigError as `declared`."""
         return self.key_tasks.get(self._found(name)[1].name)
 
     def _found(self, name: str) -> tuple[int, StoreBuilder]:
@@ -258,7 +258,7 @@ class Queries:
     # ------------------------------------------------------------------ metadata
 
     def lags(self, store: str) -> Sequence[TaskLag]:
-        """Return how far the copy of a store is behind in each task. Semantics: `allLocalStorePartitionLags`."""
+        """Return the lag of a store's copy in each task. Semantics: `allLocalStorePartitionLags`."""
         reading = self.reading(store, _AS_IT_IS)
         return [reading.copies.lag(task, store) for task in reading.tasks()]
 
@@ -283,7 +283,7 @@ class Queries:
         return active_server(self.application, self._log)
 
     def task_servers(self) -> list[TaskServer]:
-        """Return the servers beside the tasks that can be reached from here, those with local state first.
+        """Return the servers beside the tasks that can be reached from here, first the ones with local state.
 
         Raises LogError.
         """

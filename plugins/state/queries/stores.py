@@ -200,7 +200,7 @@ class StoreReading:
             stores.give_back(built)
 
     def read(self, task: SavedTask, look: Callable[[Any], T]) -> T:
-        """Return what `look` finds in a task; look again where what was read has gone, as when its files grow."""
+        """Return the result of `look` in a task; look again if the files were replaced meanwhile, as when they grow."""
         tries = 0
         while True:
             try:
@@ -253,7 +253,7 @@ class StoreReading:
         )
 
     def total(self, look: Callable[[Any], int]) -> int:
-        """Return the sum of what `look` returns for each task."""
+        """Return the sum of the results of `look` for each task."""
         return sum(self.read(task, look) for task in self.tasks())
 
 
@@ -412,19 +412,19 @@ class _Queried:
         self._reading = reading
 
     def _of(self, key: Any, scan: Callable[[Any], Any]) -> Scan:
-        """Iterate over what `scan` finds in the tasks that may have a key."""
+        """Iterate over the results of `scan` in the tasks that may have a key."""
         return self._reading.each(self._reading.tasks_of(key), scan)
 
     def _all(self, scan: Callable[[Any], Any]) -> Scan:
-        """Iterate over what `scan` finds in all tasks."""
+        """Iterate over the results of `scan` in all tasks."""
         return self._reading.each(self._reading.tasks(), scan)
 
 
 class _Counted(_Queried):
-    """A store that says about how many entries it has."""
+    """A store with an approximate number of entries."""
 
     def approximate_count(self) -> int:
-        """Return about how many entries its tasks have together."""
+        """Return about the number of entries in all tasks."""
         return self._reading.total(lambda store: store.approximate_count())
 
 

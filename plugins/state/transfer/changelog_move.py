@@ -25,7 +25,7 @@ from .task_writer import TaskWriter
 
 @dataclass(frozen=True)
 class Moved:
-    """The tasks whose state `move_changelog` copied, and those whose state was in the new place already."""
+    """The tasks whose state `move_changelog` copied, and the tasks whose state was in the new place already."""
 
     copied: tuple[str, ...]
     there: tuple[str, ...]

@@ -46,7 +46,7 @@ class TaskWriter:
         changelog.restore(commit.version, None)
 
     def append(self, rows: Iterable[tuple[str, bytes, bytes | None]], previous: str, commit: Commit) -> None:
-        """Append what has changed from the version `previous` to that of `commit`; a value of None deletes a row.
+        """Append the changes from the version `previous` to that of `commit`; a value of None deletes a row.
 
         Large changes are several deltas, under counters between the two versions, as far as there are some.
         """

@@ -53,7 +53,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
         run_histories(lambda: _History(self), examples=self.examples, steps=30)
 
     def test_many_deltas_ask_for_a_snapshot_and_go_with_it(self, tmp_path: Path) -> None:
-        """So the cost of a restore, and the space, stay a constant factor of the state's size."""
+        """Many deltas ask for a snapshot, and are then deleted: restores and space stay in proportion to the state."""
         log = self.open(tmp_path)
         log.append({}, None, "0-v")
         assert not log.wants_snapshot(), "an empty delta needs no snapshot"
@@ -110,14 +110,14 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
         found = [0, 0]
         for number, (one, other) in enumerate(zip(*steps, strict=True)):
             for at, (changes, _) in enumerate((one, other)):
-                found[at] += sum(len(each) for each in changes.values())
+                found[at] += sum(len(change) for change in changes.values())
             if number < 3:
                 log.append({"b": [(b"more", b"1")]}, f"{number + 1}-v", f"{number + 2}-v")
         expect(found, [2 * rows + 1] * 2, "rows of two plans of one object, by turns, beside appends")
         log.close()
 
     def test_a_large_snapshot_is_never_in_memory(self, tmp_path: Path) -> None:
-        """Of 24 MB, a part at a time: while it is written, and while it is restored."""
+        """A snapshot of 24 MB is written and restored in parts."""
         log = self.open(tmp_path)
         log.append({}, None, "0-v")
         count = 3000
@@ -139,7 +139,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
             expect(restored(reader, "0-v", None, {}), {"s": {b"key": b"1"}})
 
     def test_a_snapshot_that_failed_leaves_the_one_before(self, tmp_path: Path) -> None:
-        """Of the same version: its deltas may be deleted already."""
+        """A failed snapshot must not damage the previous one of the same version: its deltas may be deleted already."""
         log = self.open(tmp_path)
         log.append({}, None, "0-v")
         log.append({"s": [(b"key", b"1")]}, "0-v", "1-v")
@@ -154,7 +154,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
             expect(state, {"s": {b"key": b"1"}}, "a snapshot that failed leaves the one before of the same version")
 
     def test_deltas_are_appended_while_snapshots_are_written(self, tmp_path: Path) -> None:
-        """The task goes on while another thread snapshots and cleans: nothing that is needed is lost."""
+        """The task continues while another thread snapshots and cleans: needed files stay."""
         log = self.open(tmp_path)
         log.append({}, None, "0-v")
         states: list[dict[bytes, bytes]] = [{}]
@@ -232,7 +232,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
     def test_a_frozen_process_deletes_nothing_that_its_successor_needs(
         self, tmp_path: Path, frozen: str, successor: str
     ) -> None:
-        """However long it was frozen, and whether its successor committed, cleaned up, or began another chain."""
+        """A frozen process deletes none of its successor's data, however long it was frozen."""
         log = self.open(tmp_path)
         append_each(log, None, "0-v", "1-v", "2-v", "3-v")
         newest: list[str] = []
@@ -288,7 +288,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
             self.open(tmp_path).restore("3-v", None)
 
     def test_tasks_and_applications_are_apart(self, tmp_path: Path) -> None:
-        """The same version name elsewhere is another state."""
+        """Tasks and applications are separate: the same version name elsewhere is another state."""
         where = self.location(tmp_path)
         places = [
             ("one", "0_0"), ("one", "0_1"), ("one", "0_10"), ("one", "10_0"), ("two", "0_0"), ("one-2", "0_0"),
@@ -307,7 +307,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
                 expect(state, {"s": {b"key": b"%d" % number}}, f"{place} after {places[gone]} was destroyed")
 
     def test_a_changelog_keeps_commits(self, tmp_path: Path) -> None:
-        """The commit before a delta, the latest one of a snapshot, and the first one, also after later changes."""
+        """`kept` returns the commit before a delta, the latest of a snapshot, and the first, also later."""
         log = self.open(tmp_path)
         expect((log.proven(), log.beginnings(), log.kept("0-v")), (set(), set(), None), "a new changelog")
         log.append({}, None, "0-v", commit_of("0-v", 1))
@@ -371,7 +371,7 @@ class ChangelogContract(ContentTests, DamageTests, PlaceTests, RaceTests):
 
 
 def _peak_of(act: Callable[[], object]) -> int:
-    """Return how many bytes Python had more, at most, while this ran."""
+    """Return the peak of Python's additional memory in bytes during a call."""
     gc.collect()
     tracemalloc.start()
     try:
@@ -389,7 +389,7 @@ _changes = st.dictionaries(
 
 
 class _History(RuleBasedStateMachine):
-    """A task's history: commits, lost attempts, snapshots, cleaning, crashes; and what must be restorable."""
+    """A task's history of commits, lost attempts, snapshots, cleaning and crashes, and its restorable versions."""
 
     def __init__(self, contract: ChangelogContract) -> None:
         super().__init__()
@@ -399,7 +399,7 @@ class _History(RuleBasedStateMachine):
         self._commits: dict[str, Commit] = {}
         self._chain: list[str] = []
         self._sure = 0
-        """How many versions at the beginning of the chain may have been deleted by `clean`."""
+        """Number of the oldest versions that `clean` may have deleted."""
         self._count = 0
         self._fenced: list[tuple[DeltaChangelog, str]] = []
         self._reopen()
@@ -444,7 +444,7 @@ class _History(RuleBasedStateMachine):
     @precondition(lambda self: self._chain)
     @rule()
     def is_taken_over(self) -> None:
-        """By another process, while this one is frozen."""
+        """Another process takes the task over while this one is frozen."""
         self._fenced.append((self._log, self._chain[-1]))
         self._reopen()
 
@@ -483,7 +483,7 @@ class _History(RuleBasedStateMachine):
     @precondition(lambda self: self._chain)
     @rule(back=st.integers(0, 3) | st.just(0), twice=st.booleans(), current=st.booleans() | st.just(True))
     def clean(self, back: int, twice: bool, current: bool) -> None:
-        """Also for a version that is not the newest: a frozen process cleans after its successor's commits."""
+        """Clean, also for an older version: a frozen process cleans after its successor's commits."""
         place = max(0, len(self._chain) - 1 - back)
         clean(self._log, self._chain[place], lambda: current, days=(1, 2) if twice else (1,))
         if current:

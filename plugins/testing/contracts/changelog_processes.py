@@ -21,9 +21,9 @@ from penstock.store import Changes
 
 from .changelog_tests import ChangelogTests, append_each, clean, commit_of, entries_of, filled, restored, size_of
 from .child import (
+    CallStep,
     Race,
     Side,
-    Step,
     act_as,
     answer,
     call_until_killed,
@@ -40,7 +40,7 @@ Call = tuple[str, tuple[Any, ...]]
 
 
 def is_current() -> bool:
-    """Say that no other process has the task: what a log answers that was not asked."""
+    """Return True, as the log's answer that no other process has the task."""
     return True
 
 
@@ -50,7 +50,7 @@ def change_until_killed(
     location: str,
     last: str | None,
     calls: Sequence[Call],
-    place: Step | None,
+    place: CallStep | None,
 ) -> None:
     """Open the task as the engine does, make the calls, and kill this process at a step of the last one."""
     log = opener(location, "application", "0_0")
@@ -60,7 +60,7 @@ def change_until_killed(
 
 
 def append_without_room(connection: Connection, opener: Changelog, location: str, last: str, large: Any) -> None:
-    """Append a delta where files may not grow, then a small one; send what was raised."""
+    """Append a delta while files cannot grow, then a small one; send the error."""
     log = opener(location, "application", "0_0")
     deque(log.restore(last, None).steps, 0)
     with without_room():
@@ -146,14 +146,14 @@ _CASES = [
         ("appends", "snapshots"), ("snapshots", "appends"), ("appends", "cleans"), ("cleans", "appends"),
     )),
 ]  # fmt: skip
-"""What is stopped, what is done meanwhile, and by whom; `_ChangelogSide` has methods of these names."""
+"""The stopped call, the calls made meanwhile, and their side; `_ChangelogSide` has methods of these names."""
 
 
 class RaceTests(ChangelogTests):
-    """Two calls at once end as one after the other does, in one of the two orders, whatever comes between."""
+    """Two concurrent calls have the result of one of their two orders, wherever one of them is interrupted."""
 
     races: ClassVar[int] = 12
-    """In how many places of a call another one is made, and also wherever it has freed a lock (0: none)."""
+    """Number of steps of a call at which another call is made, besides each release of a lock (0: none)."""
 
     @pytest.mark.parametrize(("held", "other", "by"), _CASES, ids=lambda name: str(name).replace(" ", "-"))
     def test_two_calls_at_once(self, tmp_path: Path, held: str, other: str, by: str) -> None:
@@ -185,14 +185,14 @@ class RaceTests(ChangelogTests):
 
 
 _FLIPS = 40
-"""In how many places a file is damaged."""
+"""Number of places at which a file is damaged."""
 
 
 class DamageTests(ChangelogTests):
     """What was appended is there after any crash, and damage is an error, never another state."""
 
     kills: ClassVar[int] = 60
-    """In how many places of a call a process is killed, at most."""
+    """Maximum number of places in a call at which a process is killed."""
 
     @pytest.mark.parametrize("action", ["append", "first append", "snapshot", "clean", "destroy"])
     def test_a_process_killed_while_it_changes_the_changelog(self, tmp_path: Path, action: str) -> None:
@@ -214,7 +214,7 @@ class DamageTests(ChangelogTests):
             log.close()
 
     def test_a_full_disk(self, tmp_path: Path) -> None:
-        """An append for which there is no room raises ChangelogError, and what follows is restored."""
+        """An append on a full disk raises ChangelogError, and later versions are restored."""
         children = self.children()
         log = self.open(tmp_path)
         log.append({"s": [(b"a", b"1")]}, None, "0-v")
@@ -238,7 +238,7 @@ class DamageTests(ChangelogTests):
 
     @pytest.mark.parametrize("damage", ["a flipped bit", "a cut", "zeros at the end", "a lost file"])
     def test_damage_is_an_error(self, tmp_path: Path, damage: str) -> None:
-        """Of any place of any file: the state is restored as it was, or ChangelogError says what is damaged."""
+        """After damage anywhere in a file, the state is restored unchanged, or ChangelogError names the damage."""
         known = self._written(tmp_path / "whole")
         files = [file for file in sorted((tmp_path / "whole").rglob("*")) if file.is_file()]
         if self.in_one_process or not files:
@@ -264,7 +264,7 @@ class DamageTests(ChangelogTests):
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="looks for open files where Linux lists them")
     @pytest.mark.parametrize("damage", ["cut", "longer", "lost"])
     def test_a_file_is_not_as_it_was_left(self, tmp_path: Path, damage: str) -> None:
-        """By a disk that was full, or an operator: an append to it is restored, or raises ChangelogError."""
+        """A full disk, or an operator, has changed a file: an append to it is restored, or raises ChangelogError."""
         if self.in_one_process:
             pytest.skip("this changelog keeps no files here")
         number, files = 0, [tmp_path]
@@ -322,7 +322,7 @@ class DamageTests(ChangelogTests):
         return known
 
     def _check_reset(self, directory: Path, where: str) -> None:
-        """Destroy what is damaged, as `penstock reset` does, and begin anew."""
+        """Destroy a damaged changelog, as `penstock reset` does, and begin anew."""
         with expect_no_error(f"{where}: destroy and a new chain must work"):
             log = self.open(directory)
             log.destroy()
@@ -373,7 +373,7 @@ _DAMAGES: dict[str, Callable[[bytes], Iterable[bytes | None]]] = {
 
 
 class _Killing:
-    """A changelog in which one process after the other is killed, and what it must have."""
+    """A changelog whose writers are killed one after the other, and the content that it must have."""
 
     def __init__(self, contract: ChangelogTests, directory: Path, action: str) -> None:
         self._contract = contract
@@ -384,7 +384,7 @@ class _Killing:
         self._last: str | None = None
         self._number = 0
 
-    def kill(self, place: Step | None) -> list[Step]:
+    def kill(self, place: CallStep | None) -> list[CallStep]:
         """Let a process append, and kill it at a step of the action that follows; return its steps if it survives."""
         appends = [] if self._action == "first append" else [self._append(self._last)]
         last = appends[-1][1][2] if appends else None
@@ -476,7 +476,7 @@ class _Killing:
         log.close()
 
     def _check_all_or_nothing(self, version: str, where: str) -> None:
-        """Check what was being appended or destroyed: whole, or an error."""
+        """Check that an interrupted append or destroy took place whole, or not at all."""
         log = self._contract.open(self._directory)
         try:
             state = restored(log, version, None, self._known)

@@ -1,4 +1,4 @@
-"""The settings of `ChangelogContract`, and its parts about what a changelog keeps and what is around it."""
+"""The settings of `ChangelogContract`, and its parts about a changelog's content and surroundings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ChangelogTests:
         return type(self).changelog(self.location(directory), "application", "0_0")
 
     def children(self) -> CleanChildren:
-        """Return what starts processes that have never used the changelog; skip the test where they do not see it."""
+        """Return a starter of processes new to the changelog; skip the test if they cannot see its data."""
         if self.in_one_process:
             pytest.skip("this changelog has no other processes")
         return children_for(str(type(self).changelog.__module__))
@@ -127,7 +127,7 @@ _TOPICS = ("in", "In", "a.b-c_d", "-", "9", "t" * 249)
 
 
 class ContentTests(ChangelogTests):
-    """Deltas, snapshots and commits come back as they were, whatever is in them."""
+    """Deltas, snapshots and commits are read back unchanged, whatever their content."""
 
     @pytest.mark.parametrize("way", ["deltas", "a snapshot"])
     def test_any_rows_of_any_store(self, tmp_path: Path, way: str) -> None:
@@ -226,7 +226,7 @@ class ContentTests(ChangelogTests):
             expect(each.restore("000000000002-a", orphan).base, None, "base of a plan for the copy of an orphan")
 
     def test_nothing_is_deleted_within_the_grace_period(self, tmp_path: Path) -> None:
-        """Another process may still restore an earlier version, or be about to commit what looks like an orphan."""
+        """Nothing is deleted within the grace period: another process may restore it, or commit an apparent orphan."""
         log = self.open(tmp_path)
         append_each(log, None, "0-v", "1-v", "2-v")
         log.snapshot("2-v", iter([("s", b"key", b"2-v")]))
@@ -254,7 +254,7 @@ class ContentTests(ChangelogTests):
                 expect(restored(self.open(tmp_path), version, "1-v", known), {"s": {b"key": version.encode()}}, rule)
 
     def test_what_is_given_is_not_kept(self, tmp_path: Path) -> None:
-        """The engine clears its buffers after a commit: a delta is what it was when it was appended."""
+        """`append` keeps no reference to its arguments: the engine clears its buffers after a commit."""
         rows: list[tuple[bytes, bytes | None]] = [(b"a", b"1"), (b"b", b"2")]
         changes = {"s": rows, "empty": []}
         log = self.open(tmp_path)
@@ -303,10 +303,10 @@ class ContentTests(ChangelogTests):
 
 
 class PlaceTests(ChangelogTests):
-    """Others use the same place, before and after, and the machine may crash."""
+    """The place is shared: with other tasks and processes, before and after, and through crashes of the machine."""
 
     def test_a_crash_of_the_machine_loses_no_name(self, tmp_path: Path) -> None:
-        """A file is synced before it gets its name, then its folder; what is new is durable before the old is gone."""
+        """A file is synced before it is renamed, then its folder; new files are durable before old ones are deleted."""
         with DiskWitness(tmp_path) as disk:
             log = self.open(tmp_path)
             for number in range(3):
@@ -319,7 +319,7 @@ class PlaceTests(ChangelogTests):
         log.close()
 
     def test_a_crash_of_the_machine_takes_no_append(self, tmp_path: Path) -> None:
-        """Nor the snapshot before it: whatever part of what is in memory alone is lost when a call has returned."""
+        """A crash loses neither the append nor the snapshot before it, whichever unsynced data is lost."""
         if self.in_one_process:
             pytest.skip("this changelog keeps nothing in files")
         with on_disk(tmp_path) as place:
@@ -345,7 +345,7 @@ class PlaceTests(ChangelogTests):
 
     @pytest.mark.parametrize("beside_writer", [False, True])
     def test_an_object_that_looked_sees_what_others_write(self, tmp_path: Path, beside_writer: bool) -> None:
-        """It was opened before another one wrote, and has looked: it looks again."""
+        """A changelog that was read before another process wrote sees the later writes."""
         log, early, late = (self.open(tmp_path) for _ in range(3))
         early.beside_writer = late.beside_writer = beside_writer
         with pytest.raises(ChangelogError):
@@ -378,7 +378,7 @@ class PlaceTests(ChangelogTests):
             expect((reader.proven(), reader.beginnings()), (set(), {"0-w"}), rule)
 
     def test_the_working_directory_changes(self, tmp_path: Path) -> None:
-        """Between any two calls, as a program likes: a changelog stays the one that was opened."""
+        """The program may change the working directory between any two calls: a changelog stays the opened one."""
         place, here, there = (tmp_path / name for name in ("place", "here", "over/there"))
         for each in (place, here, there):
             each.mkdir(parents=True)
@@ -399,7 +399,7 @@ class PlaceTests(ChangelogTests):
             log.close()
 
     def test_processes_that_append_once_ask_for_a_snapshot(self, tmp_path: Path) -> None:
-        """Each restarts after one commit: the deltas of those before count as well."""
+        """Processes that end after one commit each count the deltas of earlier ones."""
         value = Random(1).randbytes(64 * 1024)
         log = self.open(tmp_path)
         log.append({}, None, "0-v")
@@ -445,7 +445,7 @@ class PlaceTests(ChangelogTests):
             log.destroy()
 
     def test_nothing_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Of snapshots that failed or of measuring, in its folder or the temporary one; nothing after `destroy`."""
+        """Failed snapshots and measurements leave no files; `destroy` leaves none at all."""
         temporary = tmp_path / "temporary"
         temporary.mkdir()
         monkeypatch.setenv("TMPDIR", str(temporary))

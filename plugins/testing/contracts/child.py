@@ -68,11 +68,10 @@ def _until_its_end(connection: Connection, child: int, wait: Callable[[], object
 
 
 class CleanChildren:
-    """Starts children of a process that has nothing of this one, because a library's threads do not survive a fork.
+    """Starts children by forking a clean process without this one's threads: a library's threads do not survive a fork.
 
     `modules`, and those of the functions that run, are imported in that process once, and nothing of them is called. A
-    function is pickled, with its arguments, so they have to be importable. It finds the module path, the environment
-    and the directory that this process has when it starts. `hash_seed`: the PYTHONHASHSEED of the children.
+    function is pickled by name.
     """
 
     def __init__(self, modules: Sequence[str] = (), hash_seed: str | None = None) -> None:
@@ -109,7 +108,7 @@ class CleanChildren:
 
 @cache
 def children_for(*modules: str, hash_seed: str | None = None) -> CleanChildren:
-    """Return what starts children with these modules, until this process ends: starting Python takes long."""
+    """Return the starter of children with these modules, cached until this process ends: starting Python takes long."""
     children = CleanChildren(modules, hash_seed)
     atexit.register(children.close)
     return children
@@ -184,13 +183,13 @@ def answer(connection: Connection, what: str = "") -> Any:
 
 
 def ask(connection: Connection, *order: Any) -> Any:
-    """Send a child an order, a name and what belongs to it; return its answer."""
+    """Send a child an order: a name and its arguments; return its answer."""
     connection.send(order)
     return answer(connection)
 
 
 def orders(connection: Connection) -> Iterator[Any]:
-    """In a child: yield what the test sends, until it ends the connection."""
+    """In a child: yield the test's orders, until it ends the connection."""
     while True:
         try:
             order = connection.recv()
@@ -200,9 +199,9 @@ def orders(connection: Connection) -> Iterator[Any]:
 
 
 def outcome_of(act: Callable[[], Any], *known: type[Exception], done: str = "", with_message: bool = False) -> Any:
-    """Return what a call returns, or `done`, or the name of the first class of `known` that its error is of.
+    """Return a call's result, or `done`, or the name of the first class of `known` that its error belongs to.
 
-    Of another error, or `with_message`, also the message.
+    For another error, or `with_message`, also the message.
     """
     try:
         result = act()
@@ -212,7 +211,7 @@ def outcome_of(act: Callable[[], Any], *known: type[Exception], done: str = "", 
         return f"{name or type(error).__name__}: {error}" if with_message or name is None else name
 
 
-class Step(NamedTuple):
+class CallStep(NamedTuple):
     """A call of a function that is written in C, and which of the calls in that place it is."""
 
     file: str
@@ -226,17 +225,16 @@ class Step(NamedTuple):
         return f"{self.called} (in {self.code}, {os.path.basename(self.file)}:{self.line}, call {self.time})"
 
 
-def act_until_killed(connection: Connection, act: Callable[[], object], place: Step | None) -> None:
-    """In a child: act, and kill this process before a step of that; if it survives, send the steps to kill others at.
-
-    In a loop, the first and the last time, and one between, are enough.
-    """
+def act_until_killed(connection: Connection, act: Callable[[], object], place: CallStep | None) -> None:
+    """In a child: act, and kill this process before the step `place`; if it survives, send further steps."""
     times = act_in_steps(act, [] if place is None else [place], lambda: os.kill(os.getpid(), signal.SIGKILL))
-    connection.send([Step(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})])
+    connection.send(
+        [CallStep(*call, time) for call, count in times.items() for time in sorted({1, count // 2 + 1, count})]
+    )
 
 
 def call_until_killed(
-    connection: Connection, target: Any, calls: Sequence[tuple[str, Sequence[Any]]], place: Step | None
+    connection: Connection, target: Any, calls: Sequence[tuple[str, Sequence[Any]]], place: CallStep | None
 ) -> None:
     """In a child: call methods of an object, send "ready" before the last call, and kill this process at its step."""
     *before, (last, arguments) = calls
@@ -247,7 +245,10 @@ def call_until_killed(
 
 
 def act_in_steps(
-    act: Callable[[], object], places: Sequence[Step], stop: Callable[[], object], made: list[Step] | None = None
+    act: Callable[[], object],
+    places: Sequence[CallStep],
+    stop: Callable[[], object],
+    made: list[CallStep] | None = None,
 ) -> dict[tuple[str, int, str, int, str], int]:
     """Act, and call `stop` before some steps; return the steps without their times, and how often each was made.
 
@@ -264,7 +265,7 @@ def act_in_steps(
         call = code.co_filename, frame.f_lineno, code.co_qualname, frame.f_lasti, called.__qualname__
         times[call] = times.get(call, 0) + 1
         if made is not None:
-            made.append(Step(*call, times[call]))
+            made.append(CallStep(*call, times[call]))
         if stops and (*call, times[call]) in stops:
             stop()
 
@@ -280,7 +281,7 @@ _IN_MEMORY = (str, bytes, bytearray, memoryview, int, float, list, tuple, dict, 
 _HARMLESS = {each for each in vars(builtins).values() if isinstance(each, BuiltinFunctionType)} - {open}
 
 
-def places_in(connection: Connection, place: Step | None, action: str) -> list[Step]:
+def places_in(connection: Connection, place: CallStep | None, action: str) -> list[CallStep]:
     """Return the steps of the child's action at which to kill others; none if it was killed at `place`."""
     try:
         return list(answer(connection))
@@ -289,7 +290,7 @@ def places_in(connection: Connection, place: Step | None, action: str) -> list[S
         return []
 
 
-def chosen(places: Sequence[Step], most: int) -> list[Step]:
+def chosen(places: Sequence[CallStep], most: int) -> list[CallStep]:
     """Return about `most` of the places, the last ones first: half of them the last, half spread over the others."""
     if len(places) <= most:
         return list(places[::-1])
@@ -300,7 +301,7 @@ def chosen(places: Sequence[Step], most: int) -> list[Step]:
 
 @contextmanager
 def without_room(directory: Path | None = None) -> Iterator[None]:
-    """Let no file of this process grow above 1 MiB, or above the largest one that is in `directory` now."""
+    """Limit this process's files to 1 MiB, or to the largest one that is in `directory` now."""
     files = () if directory is None else directory.rglob("*")
     largest = max((file.stat().st_blocks * 512 for file in files if file.is_file()), default=0)
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -312,12 +313,14 @@ def without_room(directory: Path | None = None) -> Iterator[None]:
 
 
 Outcome = tuple[list[str], Any]
-"""What each of the two calls returned or raised, and what each did afterwards; and what is there at the end."""
+"""The result or error of each of the two calls, of each side's later calls, and the content at the end."""
 
 _RULE = "two calls at once must end as one after the other"
 _LEAST_PATIENCE = 0.03
 _FREES = re.compile("release|unlock|flock|lockf")
-"""In the names of functions that free a lock. Between two locks there may be one step, and many where one is held."""
+"""Substrings of names of functions that free a lock. Between two locks there may be one step, and many where one is
+held.
+"""
 
 
 class Side(Protocol):
@@ -331,7 +334,7 @@ class Side(Protocol):
         ...
 
     def end(self) -> None:
-        """Free what the race before has opened."""
+        """Close the objects of the previous race."""
         ...
 
 
@@ -364,7 +367,7 @@ def act_as(connection: Connection, side: Side, call: str, error: type[Exception]
             return
         outcomes: list[str] = []
         places = [] if place is None else [place]
-        steps: list[Step] = []
+        steps: list[CallStep] = []
         act_in_steps(partial(_keep, outcomes, result_of, act), places, stop, steps)
         # The last step is the end of the call: what stops there ends as one call after the other does.
         connection.send((outcomes[0], steps[:-1]))
@@ -390,14 +393,14 @@ def thread_as(side: Side, call: str, error: type[Exception]) -> Iterator[Connect
 
 
 class Race:
-    """Lets two sides act at once, each a connection to a thread or a process; `look` returns what is there then."""
+    """Lets two sides act at once, each a connection to a thread or a process; `look` returns the content after that."""
 
     def __init__(self, held: Connection, other: Connection, look: Callable[[int], Any]) -> None:
         self._held = held
         self._other = other
         self._look = look
         self._number = 0
-        self._steps: list[Step] = []
+        self._steps: list[CallStep] = []
         self._waited = False
         self._patience = 60.0
         """Seconds that the other call gets to show that it waits for the held one."""
@@ -415,7 +418,7 @@ class Race:
             allowed.append(self._run(None, is_other_first=is_other_first))
             self._patience = max(_LEAST_PATIENCE, 5 * (time.monotonic() - began))
         closed = number = 0
-        firsts = sum(each.time == 1 for each in self._steps)
+        firsts = sum(step.time == 1 for step in self._steps)
         for before, place in zip([None, *self._steps], self._steps):
             number += place.time == 1
             if before is None or not _FREES.search(before.called):
@@ -435,7 +438,7 @@ class Race:
                 f"{where}: found {found}; in this order it is {allowed[1]}, in the other {allowed[0]}; {_RULE}"
             )
 
-    def _run(self, place: Step | None, *, is_other_first: bool = False) -> Outcome:
+    def _run(self, place: CallStep | None, *, is_other_first: bool = False) -> Outcome:
         """Let both act, the other one while the held one is stopped at a step; without one, one after the other."""
         self._number += 1
         sides = [self._held, self._other]

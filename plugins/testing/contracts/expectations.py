@@ -47,7 +47,7 @@ class Declared:
 
 
 def declared(what: str) -> Any:
-    """Return the default of an attribute that each suite has to set; `what` says in words what it is."""
+    """Return the default of an attribute that each suite has to set; `what` describes the attribute."""
     return Declared(what)
 
 
@@ -79,7 +79,7 @@ def _calling_line() -> str:
 
 @contextmanager
 def expect_no_error(rule: str) -> Iterator[None]:
-    """Raise AssertionError with the rule if the block raises an error; one of a comparison is raised as it is."""
+    """Turn an error of the block into an AssertionError with the rule; an AssertionError is raised unchanged."""
     try:
         yield
     except AssertionError:
@@ -216,7 +216,7 @@ def dirty_pages(path: Path) -> set[int]:
 
 
 def _unsynced_pages(path: Path, page: int | None = None) -> int:
-    """Return how many pages of a file, or of one page of it, are in memory alone."""
+    """Return the number of unsynced pages of a file, or whether one page of it is unsynced."""
     if sys.platform != "linux":
         return 0
     part = _Range(0, 0) if page is None else _Range(page * PAGE, PAGE)
@@ -231,11 +231,11 @@ def _unsynced_pages(path: Path, page: int | None = None) -> int:
 
 
 _SINGLE, _PARTS = 6, 6
-"""How many images have a single page of what was not synced, and how many about half of them."""
+"""Number of images with a single unsynced page, and with about half of them."""
 
 
 class CrashImages:
-    """Follows the files of an `on_disk`, whatever writes them. Names and sizes last, pages only when synced."""
+    """Follows the files below `on_disk`, and makes images of them after a crash: unsynced pages may be lost."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -246,7 +246,7 @@ class CrashImages:
         """The content of each file as programs see it, and its pages that are in memory alone."""
 
     def look(self) -> None:
-        """Note what is on disk now. Call it often: a page that is written twice in between was once on disk, or not."""
+        """Record the synced state. Call it often: a page that is written twice in between was once on disk, or not."""
         before, self._on_disk, self._now = self._on_disk, {}, {}
         for file in sorted(each for each in self._directory.rglob("*") if each.is_file()):
             try:
@@ -270,7 +270,7 @@ class CrashImages:
             yield place
 
     def images(self) -> Iterator[dict[Path, bytes]]:
-        """Yield directories that a crash may leave: with none of the pages, one of them, about half of them."""
+        """Yield directories that a crash may leave: with none, one, or about half of the unsynced pages."""
         pages = [(name, page) for name, (_, dirty) in self._now.items() for page in dirty]
         if not pages:
             yield {name: content for name, (content, _) in self._now.items()}
@@ -331,7 +331,7 @@ class DiskWitness:
             setattr(os, name, function)
 
     def check(self, rule: str) -> None:
-        """Raise AssertionError with the rule for what was done in a wrong order, or is not durable now."""
+        """Raise AssertionError with the rule for writes in a wrong order, and for writes that are not durable now."""
         faults = self._faults + self._pending()
         assert not faults, f"{rule}: {faults[0]}; a crash of the machine may lose it"
 
@@ -362,13 +362,13 @@ class DiskWitness:
         return synced
 
     def _unseen(self, frame: FrameType, event: str, called: Any) -> None:
-        """Give the benefit of the doubt to who kept a reference to the system's function."""
+        """Count files as synced if the code may have kept a reference to the system's function."""
         if event == "c_call" and called in self._before.values() and frame.f_code.co_name != "synced":
             self._written.clear()
             self._names.clear()
 
     def hear(self, event: str, arguments: tuple[Any, ...]) -> None:
-        """Note an event of Python's audit hooks."""
+        """Record an event of Python's audit hooks."""
         if event == "open":
             path, flags = self._own(arguments[0]), arguments[2]
             if path is None or not flags & (os.O_WRONLY | os.O_RDWR):
@@ -424,8 +424,8 @@ def _hear() -> None:
 
 def _tell(event: str, arguments: tuple[Any, ...]) -> None:
     if _witnesses and event in _EVENTS:
-        for each in _witnesses:
-            each.hear(event, arguments)
+        for witness in _witnesses:
+            witness.hear(event, arguments)
 
 
 _EVENTS = {"open", "os.mkdir", "os.rename", "os.link", "os.remove"}

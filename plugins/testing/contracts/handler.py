@@ -72,12 +72,12 @@ class HandlerContract:
     """Errors with which records fail. Each is also tried without arguments, where its type allows that."""
 
     def test_each_failure_is_decided(self) -> None:
-        """It raises nothing, also for a punctuator, which has no record, for tombstones, and whatever a record has."""
+        """A handler decides about each failure and raises nothing: also without a record, and for tombstones."""
         for failure in self._failures():
             self._decision(self.made(), failure)
 
     def test_a_decision_depends_on_the_failure_alone(self) -> None:
-        """After a retry, in another order, process, thread and time zone: what an object counts is lost."""
+        """A decision is the same after a retry, in another order, process, thread and time zone."""
         failures, handler = list(self._failures()), self.made()
         first = [self._decision(handler, failure) for failure in failures]
         for failure, expected in zip(reversed(failures), reversed(first), strict=True):
@@ -119,7 +119,7 @@ class HandlerContract:
                 )
 
     def test_it_gives_up(self) -> None:
-        """At some attempt it decides otherwise than to try again: a record that always fails must not stop a task."""
+        """A handler stops trying again at some attempt: a record that always fails must not stop a task."""
         for failure in self._failures():
             last = replace(failure, attempt=_MOST_ATTEMPTS)
             decision = self._decision(self.made(), last)
@@ -128,7 +128,7 @@ class HandlerContract:
             )
 
     def test_it_changes_nothing(self) -> None:
-        """The engine goes on with the failure, and raises the error if it decides to fail."""
+        """The engine continues with the failure, and raises the error if it decides to fail."""
         for failure in self._failures():
             before = {name: deepcopy(value) for name, value in vars(failure).items() if name != "error"}
             self._decision(self.made(), failure)

@@ -38,7 +38,7 @@ from .log_tests import APPLICATION, RecordTests, TopicTests, created, everything
 
 
 class PlaceTests(ProcessTests):
-    """Others use the same place; records and positions are as large and as many as they may be."""
+    """The log is shared with other processes; records and positions are as large and as many as they may be."""
 
     def test_records_at_the_ends_of_ranges(self, log: Log) -> None:
         """Keys and headers of 0 and of 70,000 bytes and long names, over several partitions; appended and committed."""
@@ -58,7 +58,7 @@ class PlaceTests(ProcessTests):
             expect(found, own * 2, f"records of partition {partition.partition}, appended and committed")
 
     def test_a_fetch_of_tombstones_only(self, log: Log) -> None:
-        """40,000 records of one key and without values: bounded by their keys, and each is there once."""
+        """A fetch of 40,000 tombstones of one key is bounded by their keys, and returns each once."""
         [partition] = created(log, "t")
         count = 40_000
         log.append(OutputBatch("t", [b"k" * 100] * count, [None] * count, list(range(1, count + 1))))
@@ -87,7 +87,7 @@ class PlaceTests(ProcessTests):
             expect(found, values, f"records of {topic} of a commit of 40,000 each")
 
     def test_a_purge_beyond_the_end(self, log: Log, clock: ManualClock) -> None:
-        """It deletes what is there, or nothing; of one partition; and nothing of what comes later."""
+        """A purge beyond the end deletes the existing records, or none; of one partition, and no later records."""
         partition, other = created(log, "t", 2)
         log.append(OutputBatch("t", [b"k"] * 8, [b"v"] * 8, [0] * 8, None, [[0], [1]] * 4))
         end = log.end_offsets([partition])[partition]
@@ -103,7 +103,7 @@ class PlaceTests(ProcessTests):
         expect(len(read(log, other)), 4, f"{rule}: records of another partition")
 
     def test_times_of_several_partitions(self, log: Log) -> None:
-        """Each has its own answer, in whatever order it is asked for, also where it has no record."""
+        """Each partition has its own offset for a time, in any order of requests, also without records."""
         one, two, empty = created(log, "t", 3)
         for number, times in enumerate(([10, 30, 20, 40], [40, 10, 20, 20])):
             log.append(OutputBatch("t", [b"k"] * 4, [b"v"] * 4, times, None, [[number]] * 4))
@@ -142,7 +142,7 @@ class PlaceTests(ProcessTests):
         log.close()
 
     def test_notes_of_any_bytes(self, log: Log) -> None:
-        """They come back as they were, whatever they begin and end with, also to what changes them."""
+        """Notes of any bytes are read back unchanged, also by `change_meta`."""
         for note in (b"", b"\0", b"note\0\0", b"\0note", b" note \n", b"\xff\xfe", b"\x80", b"None", b"0"):
             log.put_meta(APPLICATION, "note", note)
             expect(log.get_meta(APPLICATION, "note"), note, "a note of any bytes")
@@ -154,7 +154,7 @@ class PlaceTests(ProcessTests):
     # -- others at its place
 
     def test_an_object_that_looked_sees_what_others_write(self, tmp_path: Path, clock: ManualClock) -> None:
-        """Two processes have the log open, and have looked: each sees what the other one changes."""
+        """Two processes that have read the log see each other's later changes."""
         self._skip_in_one_process()
         with closing(self.open_log(tmp_path, clock)) as one, closing(self.open_log(tmp_path, clock)) as two:
             created(one, "t", 2)
@@ -275,7 +275,7 @@ RACES = (
     ("creates", "creates"), ("ensures", "ensures"), ("creates", "deletes"), ("deletes", "creates"),
     ("deletes", "appends to it"), ("appends to it", "deletes"),
 )  # fmt: skip
-"""What is stopped, and what is done meanwhile; `_LogSide` has methods of these names."""
+"""The stopped call, and the calls made meanwhile; `_LogSide` has methods of these names."""
 _CASES = [
     (held, other, by)
     for held, other in RACES
@@ -286,10 +286,10 @@ _CASES = [
 
 
 class RaceTests(ProcessTests):
-    """Two calls at once end as one after the other does, in one of the two orders, whatever comes between."""
+    """Two concurrent calls have the result of one of their two orders, wherever one of them is interrupted."""
 
     races: ClassVar[int] = 12
-    """In how many places of a call another one is made, and also wherever it has freed a lock (0: none)."""
+    """Number of steps of a call at which another call is made, besides each release of a lock (0: none)."""
 
     @pytest.mark.parametrize(("held", "other", "by"), _CASES, ids=lambda name: str(name).replace(" ", "-"))
     def test_two_calls_at_once(self, tmp_path: Path, clock: ManualClock, held: str, other: str, by: str) -> None:
@@ -322,7 +322,7 @@ class _LogSide(Side):
         self._leases: list[Lease] = []
 
     def begin(self, name: str, number: int) -> None:
-        """Begin a race when leases of the one before have expired."""
+        """Begin a race when the leases of the previous race have expired."""
         self.end()
         self.afterwards = lambda: None
         self._mine, self._number, self._now_ms = b"-" + name.encode(), number, 1_000_000 * number

@@ -87,7 +87,7 @@ class LogChangelogContract:
             expect(found, filled(task.state), f"rows restored for a copy at {have}")
 
     def test_records_are_those_of_the_task(self) -> None:
-        """In the store's topic and the task's partition, with a key each; a deleted row is a tombstone."""
+        """A changelog's records are in the store's topic and the task's partition; a deleted row is a tombstone."""
         task = _Task(self, self._prepared())
         task.next_version()
         rows: list[tuple[bytes, bytes | None]] = [(b"a", wrap(b"1")), (b"b", None), (b"c", wrap(b""))]
@@ -106,7 +106,7 @@ class LogChangelogContract:
             expect(list(partitions or ()), [1], f"records of task {_TASK} go to partition 1 of {name}")
 
     def test_tasks_and_applications_are_apart(self) -> None:
-        """Each has records of its own."""
+        """Tasks and applications share no records."""
         log = self._prepared()
         places = [(_APPLICATION, "0_0"), (_APPLICATION, _TASK), ("other", _TASK)]
         tasks = [_Task(self, log, *place) for place in places]
@@ -117,7 +117,7 @@ class LogChangelogContract:
             expect({"counts": {b"key": wrap(b"%d" % number)}}, task.state)
 
     def test_a_new_history_replaces_what_a_store_had(self) -> None:
-        """Entries of an earlier store of the same name are gone, and other stores are unchanged."""
+        """A new history replaces an earlier store's entries; other stores are unchanged."""
         log = self._prepared()
         task = _Task(self, log)
         task.commit({"counts": [(b"a", wrap(b"1")), (b"b", wrap(b"2"))], "names": [(b"n", wrap(b"x", 5))]})
@@ -126,7 +126,10 @@ class LogChangelogContract:
         expect(_Task(self, log).state, {"counts": {b"a": wrap(b"3"), b"c": wrap(b"4")}, "names": {b"n": wrap(b"x", 5)}})
 
     def test_a_reset_that_was_killed_leaves_no_history(self) -> None:
-        """It set positions in the topics, and did not delete them. A copy from before it is not caught up."""
+        """A reset that was killed between setting positions and deleting topics leaves no history.
+
+        A copy from before the reset is not caught up.
+        """
         log = self._prepared()
         before = _Task(self, log)
         before.commit({"counts": [(b"a", wrap(b"1"))]})
@@ -138,7 +141,7 @@ class LogChangelogContract:
             )
 
     def test_any_age_of_a_copy_leads_to_the_state(self) -> None:
-        """Whatever `last_seen` answers. It is of a version alone: a copy of an earlier history is not caught up."""
+        """A copy is restored correctly for any result of `last_seen`. A copy of an earlier history is not caught up."""
         log = self._prepared()
         before = _Task(self, log)
         before.commit({"counts": [(b"a", wrap(b"1"))]})

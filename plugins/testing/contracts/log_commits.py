@@ -54,7 +54,7 @@ class CommitTests(LogTests):
         log.close()
 
     def test_a_commit_takes_an_offset_for_each_record_and_its_markers(self, log: Log) -> None:
-        """As many as `commit_markers`: with fewer, a reader that counts offsets would skip records."""
+        """A commit takes `commit_markers` further offsets: with fewer, a reader that counts would skip records."""
         [partition], [out], [side] = (created(log, topic) for topic in ("in", "out", "side"))
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         for number in range(5):
@@ -65,7 +65,7 @@ class CommitTests(LogTests):
 
     @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="counts descriptors where Linux lists them")
     def test_tasks_need_the_open_files_that_it_says(self, log: Log) -> None:
-        """At least `open_files`: with fewer, a runner would refuse starts that work."""
+        """Tasks need at least `open_files` descriptors: else a runner would refuse starts that work."""
         partitions = created(log, "in", 4)
         log.create_topic("out", 1)
         for partition in partitions:
@@ -109,7 +109,7 @@ class CommitTests(LogTests):
         expect(list(log.are_current([*committers[1:], successor])), [False, True, True, True])
 
     def test_the_last_commit_is_read_without_the_fence(self, log: Log) -> None:
-        """Each commit that has returned, of this task alone; and whoever has the task goes on."""
+        """The last returned commit of a task is read without taking its fence: the task continues."""
         partitions = created(log, "in", 2)
         committer = log.open_committer(APPLICATION, "0_0", partitions)
         other = log.open_committer(APPLICATION, "0_1", [])
@@ -129,7 +129,7 @@ class CommitTests(LogTests):
         other.close()
 
     def test_whoever_was_replaced_is_fenced(self, log: Log) -> None:
-        """It commits nothing, and its successor has read its last commit."""
+        """A replaced process is fenced: it commits nothing, and its successor has read its last commit."""
         [partition] = created(log, "in")
         log.create_topic("out", 1)
         zombie = log.open_committer(APPLICATION, "0_0", [partition])
@@ -148,7 +148,7 @@ class CommitTests(LogTests):
         expect(len(everything(log, "out")), 2)
 
     def test_what_is_sent_ahead_is_there_once(self, log: Log) -> None:
-        """In order, before the outputs of the commit; what was sent and not committed is given up, if it was hidden."""
+        """Records sent ahead are there once, in order, before the commit's; uncommitted hidden ones are dropped."""
         [partition] = created(log, "in")
         log.create_topic("out", 1)
         committer = log.open_committer(APPLICATION, "0_0", [partition])
@@ -172,7 +172,7 @@ class CommitTests(LogTests):
         check(len(found) == 4 or not self.sent_is_hidden)
 
     def test_tasks_and_applications_do_not_fence_each_other(self, log: Log) -> None:
-        """And each application has its own positions."""
+        """Tasks and applications do not fence each other, and applications have separate positions."""
         partitions = created(log, "in", 2)
         first = log.open_committer(APPLICATION, "0_0", partitions[:1])
         second = log.open_committer(APPLICATION, "0_1", partitions[1:])
@@ -185,7 +185,7 @@ class CommitTests(LogTests):
         expect(log.committed(f"{APPLICATION}-2", partitions), {partitions[0]: 3, partitions[1]: None})
 
     def test_an_output_without_a_topic_changes_nothing(self, log: Log) -> None:
-        """It is a production error, and names the topic."""
+        """An output without a topic is a production error that names the topic, and changes nothing."""
         [partition] = created(log, "in")
         committer = log.open_committer(APPLICATION, "0_0", [partition])
         with pytest.raises(ProductionError, match="nowhere"):
@@ -227,7 +227,10 @@ class CommitTests(LogTests):
         expect(log.get_meta(f"{APPLICATION}-2", "note"), b"other")
 
     def test_an_application_is_told_where_to_begin(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
-        """In place of its commits; what is not named has no position, and other applications stay as they are."""
+        """Set positions replace an application's commits.
+
+        Unnamed partitions have no position then, and other applications are unchanged.
+        """
         partitions = created(log, "in", 2)
         log.append(output("in", 20))
         zombie = log.open_committer(APPLICATION, "0_0", partitions)
@@ -249,7 +252,7 @@ class CommitTests(LogTests):
         log.close()
 
     def test_positions_that_are_told_again_replace_the_first(self, log: Log) -> None:
-        """Also for an application that never ran."""
+        """Positions set again replace the first ones, also of an application that never ran."""
         partitions = created(log, "in", 2)
         log.set_positions(APPLICATION, dict.fromkeys(partitions, 7))
         log.set_positions(APPLICATION, {partitions[1]: 5})
@@ -282,7 +285,7 @@ class CommitTests(LogTests):
         expect(log.last_commit(APPLICATION, "0_0", partitions), after)
 
     def test_positions_at_the_end_are_behind_every_commit(self, log: Log) -> None:
-        """Where it is told to begin at the end, an application meets no record that was committed before."""
+        """An application with positions set to the end reads no record that was committed before."""
         inputs, outputs = created(log, "in"), created(log, "out", 2)
         zombie = log.open_committer(APPLICATION, "0_0", inputs)
         zombie.commit(Commit({inputs[0]: 1}, "v1"), [OutputBatch("out", [b"k"], [b"v"], [1])])
@@ -297,7 +300,7 @@ class CommitTests(LogTests):
             log.set_positions(APPLICATION, {}, [TopicPartition("nowhere", 0)])
 
     def test_notes_of_an_application(self, log: Log, tmp_path: Path, clock: ManualClock) -> None:
-        """They are kept, and replaced."""
+        """Notes of an application are stored, and replaced."""
         check(log.get_meta(APPLICATION, "a") is None)
         log.put_meta(APPLICATION, "a", b"1")
         log.put_meta(APPLICATION, "b", b"")
@@ -309,7 +312,7 @@ class CommitTests(LogTests):
         log.close()
 
     def test_no_change_of_a_note_is_lost(self, log: Log) -> None:
-        """Of two at the same time, the second one sees what the first one wrote."""
+        """Two concurrent changes of a note: the second one sees the first one's result."""
         both = Barrier(2)
 
         def change(name: bytes) -> None:
@@ -332,7 +335,7 @@ class CommitTests(LogTests):
         assert log.get_meta(APPLICATION, "changed") is None, "forgetting an application takes its notes"
 
     def test_threads_may_share_a_log(self, log: Log) -> None:
-        """Each with a task of its own: commits do not mix, and what is read is always whole."""
+        """Threads may share a log, each with its own task: commits do not mix, and reads see whole commits."""
         tasks, commits, each = 4, 8, 50
         partitions = created(log, "in", tasks)
         log.create_topic("out", 1)
@@ -351,7 +354,7 @@ class CommitTests(LogTests):
 
 
 def _check_blocks(records: Sequence[Found], size: int) -> None:
-    blocks = [(each.key, each.value) for each in records]
+    blocks = [(record.key, record.value) for record in records]
     expect(len(blocks) % size, 0)
     for at in range(0, len(blocks), size):
         assert len(set(blocks[at : at + size])) == 1, "half a commit"
@@ -402,7 +405,7 @@ class LeaseTests(LogTests):
             successor.release()
 
     def test_a_note_under_a_lost_lease_changes_nothing(self, log: Log, clock: ManualClock) -> None:
-        """A process that was frozen must not change what its successor goes by, whatever application it is about."""
+        """A process that was frozen cannot change a note under its lost lease, of any application."""
         lease = log.lease(APPLICATION, "driver one", 10_000)
         lease.put_meta("beside", "note", b"one")
         assert log.get_meta("beside", "note") == b"one", "a note is there when `put_meta` of the lease returns"

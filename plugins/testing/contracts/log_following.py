@@ -69,7 +69,7 @@ def poll_into(follower: Follower, found: Read, positions: dict[TopicPartition, i
 
 
 def follow_until(follower: Follower, positions: dict[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Read:
-    """Poll until the positions are at `ends`; return what came."""
+    """Poll until the positions are at `ends`; return the records."""
     found: Read = {}
     deadline = time.monotonic() + 60
     while any(positions[each] < end for each, end in ends.items()):
@@ -79,15 +79,15 @@ def follow_until(follower: Follower, positions: dict[TopicPartition, int], ends:
 
 
 def caught_up(follower: Follower, positions: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> bool:
-    """Return whether a follower is at `ends` with all of its partitions, and knows it."""
+    """Return whether a follower has reached `ends` in all of its partitions, and reports that."""
     return all(position == ends[each] == follower.ends()[each] for each, position in positions.items())
 
 
 class FollowingTests(LogTests):
-    """Followers: records as they come, pauses, and errors of one partition."""
+    """Followers: arriving records, pauses, and errors of one partition."""
 
     def test_a_record_that_comes_ends_the_wait(self, log: Log) -> None:
-        """And a poll that waits for nothing ends in time."""
+        """A poll returns with the first record; with a wait of 0 it returns at once."""
         partition, other = created(log, "t", 2)
         with closing(open_follower(log)) as follower:
             follower.add({partition: 0, other: 0})
@@ -102,7 +102,7 @@ class FollowingTests(LogTests):
                 expect([value for batch in batches for value in batch.values], [b"%d" % number])
 
     def test_about_as_many_records_as_asked_for(self, log: Log) -> None:
-        """The others come next, and no partition waits for the end of another."""
+        """A poll returns about as many records as asked for; no partition waits for the end of another."""
         positions = dict.fromkeys(created(log, "t", 2), 0)
         for number in range(2):
             log.append(OutputBatch("t", [b"k"] * 5000, [b"v"] * 5000, [0] * 5000, None, [[number]] * 5000))
@@ -117,7 +117,7 @@ class FollowingTests(LogTests):
             expect(records, records_in(log, partition))
 
     def test_an_error_of_one_partition_leaves_the_others_alone(self, log: Log) -> None:
-        """It names the partition, until that is removed; then the partition may be added again."""
+        """An error names its partition, until that is removed; then the partition may be added again."""
         partitions = created(log, "t", 3)
         log.append(OutputBatch("t", [b"k"] * 9, [b"v"] * 9, [0] * 9, None, [[0], [1], [2]] * 3))
         ends = settled_ends(log, partitions)
@@ -139,7 +139,7 @@ class FollowingTests(LogTests):
                     expect(found.get(each, []) + more.get(each, []), records_in(log, each, start))
 
     def test_a_topic_that_is_not_there_is_not_followed(self, log: Log) -> None:
-        """`add` refuses it, and `poll` reports one that was deleted, with the partition."""
+        """`add` refuses a missing topic, and `poll` reports a deleted one, with the partition."""
         [kept], [gone] = created(log, "t"), created(log, "gone")
         with closing(open_follower(log)) as follower:
             with pytest.raises(UnknownTopicError, match="nowhere"):
@@ -160,7 +160,7 @@ class FollowingTests(LogTests):
             check(caught_up(follower, positions, positions))
 
     def test_an_end_is_never_before_what_the_log_had(self, log: Log) -> None:
-        """Until the log has said where it is, the end is None: a task would go on without an input that has records.
+        """Until the log has said where it is, the end is None: a task would continue without an input that has records.
 
         At the start, for a partition that is added to others, and after each change. Then it becomes known, also where
         there is no record.
@@ -191,7 +191,7 @@ class FollowingTests(LogTests):
 
 
 class _Following(RuleBasedStateMachine):
-    """A follower of partitions into which tasks commit, beside what `fetch` returns."""
+    """A follower of partitions into which tasks commit, compared with the results of `fetch`."""
 
     def __init__(self, contract: LogTests) -> None:
         super().__init__()
@@ -259,7 +259,7 @@ class _Following(RuleBasedStateMachine):
 
     @rule(partitions=_some)
     def remove(self, partitions: set[TopicPartition]) -> None:
-        """Read some partitions no more; what came of them was right."""
+        """Stop reading some partitions; check the records read so far."""
         self._follower.remove(partitions)
         for each in partitions & set(self._positions):
             self._check(each, self._positions.pop(each))
@@ -285,7 +285,7 @@ class _Following(RuleBasedStateMachine):
     @rule()
     def catch_up(self) -> None:
         """Read the partitions that are not paused up to their ends."""
-        running = [each for each in self._positions if each not in self._paused]
+        running = [position for position in self._positions if position not in self._paused]
         ends = settled_ends(self._log, running)
         for partition, records in follow_until(self._follower, self._positions, ends).items():
             self._found[partition] += records

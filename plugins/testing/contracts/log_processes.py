@@ -18,8 +18,8 @@ from penstock import Commit, FencedError, Log, LogError, ManualClock, OutputBatc
 from penstock.log import ENGINE_STATE_BYTES
 
 from .child import (
+    CallStep,
     CleanChildren,
-    Step,
     answer,
     call_until_killed,
     children_for,
@@ -38,7 +38,7 @@ Work = tuple[Commit, Sequence[OutputBatch]]
 
 
 def commit_until_killed(
-    connection: Connection, opener: Opener, where: tuple[Path, int], works: Sequence[Work], place: Step | None
+    connection: Connection, opener: Opener, where: tuple[Path, int], works: Sequence[Work], place: CallStep | None
 ) -> None:
     """Open a task, send its last commit, make the commits, and kill this process at a step of the last one."""
     committer = _opened(opener, where).open_committer(APPLICATION, "0_0", INPUTS)
@@ -47,14 +47,14 @@ def commit_until_killed(
 
 
 def change_until_killed(
-    connection: Connection, opener: Opener, where: tuple[Path, int], calls: Sequence[Any], place: Step | None
+    connection: Connection, opener: Opener, where: tuple[Path, int], calls: Sequence[Any], place: CallStep | None
 ) -> None:
     """Call methods of the log, and kill this process at a step of the last call."""
     call_until_killed(connection, _opened(opener, where), calls, place)
 
 
 def commit_when_told(connection: Connection, opener: Opener, where: tuple[Path, int], task: str) -> None:
-    """Open a task, and make each commit that is received; send what happens."""
+    """Open a task, and make each commit that is ordered; send the results."""
     committer = _opened(opener, where).open_committer(APPLICATION, task, INPUTS)
     connection.send(committer.committed)
     for work in orders(connection):
@@ -71,7 +71,7 @@ def hold_a_lease(connection: Connection, opener: Opener, where: tuple[Path, int]
 
 
 def commit_without_room(connection: Connection, opener: Opener, where: tuple[Path, int], work: Work) -> None:
-    """Commit where files may not grow; send what was raised."""
+    """Commit while files cannot grow; send the error."""
     committer = _opened(opener, where).open_committer(APPLICATION, "0_0", INPUTS)
     with without_room(where[0]):
         outcome = outcome_of(partial(committer.commit, *work), LogError, done="committed")
@@ -79,7 +79,7 @@ def commit_without_room(connection: Connection, opener: Opener, where: tuple[Pat
 
 
 def look_at_damage(connection: Connection, opener: Opener, where: tuple[Path, int]) -> None:
-    """Open a log whose files are damaged; send what is there, or the error."""
+    """Open a log with damaged files; send its content, or the error."""
 
     def look() -> dict[str, Any]:
         log = _opened(opener, where)
@@ -93,14 +93,14 @@ def _opened(opener: Opener, where: tuple[Path, int]) -> Log:
 
 
 def seen(log: Log) -> dict[str, Any]:
-    """Return what is in a log."""
+    """Return the content of a log."""
     names = ["in", "out", "side"]
     partitions = [TopicPartition(name, number) for name in names for number in range(log.topic(name).partitions)]
     ends = log.end_offsets(partitions)
     records: dict[str, list[bytes | None]] = {}
-    for each in partitions:
-        for batches in fetches(log, each, 1 << 20):
-            records.setdefault(each.topic, []).extend(value for batch in batches for value in batch.values)
+    for partition in partitions:
+        for batches in fetches(log, partition, 1 << 20):
+            records.setdefault(partition.topic, []).extend(value for batch in batches for value in batch.values)
     commit = log.last_commit(APPLICATION, "0_0", INPUTS)
     note = log.get_meta(APPLICATION, "note")
     return {"topics": names, "ends": dict(ends), "records": records, "commit": commit, "note": note}
@@ -112,24 +112,24 @@ _ONE_STEP = "a commit makes outputs, positions, version and engine state visible
 
 
 class ProcessTests(LogTests):
-    """A commit that has returned stays, one that was killed is whole or nothing, and the next process goes on."""
+    """A returned commit stays, a killed one is whole or absent, and the next process continues."""
 
     in_one_process: ClassVar[bool] = False
     """Whether no process of a test can be killed in a write (memory ends with it; of a broker, it is the broker's)."""
 
     def test_a_process_killed_while_it_commits(self, tmp_path: Path, clock: ManualClock) -> None:
-        """Outputs of several topics, positions, version and engine state are those of one commit, and all of it."""
+        """A killed commit takes place whole or not at all: outputs of all topics, positions, version, engine state."""
         killing = _Killing(self, tmp_path, clock)
         for place in chosen(killing.kill(None), _KILLS):
             killing.kill(place)
 
     @pytest.mark.parametrize("action", ["append", "create_topic", "put_meta", "set_positions", "open_committer"])
     def test_a_process_killed_while_it_changes_the_log(self, tmp_path: Path, clock: ManualClock, action: str) -> None:
-        """What had returned is there; what was killed is there whole or not at all, and may be repeated."""
+        """Returned calls are kept; a killed call took place whole or not at all, and may be repeated."""
         children = self.children()
         log = self._prepared(tmp_path, clock)
         log.close()
-        places: list[Step | None] = [None]
+        places: list[CallStep | None] = [None]
         number = 0
         while places:
             place, number = places.pop(0), number + 1
@@ -150,7 +150,7 @@ class ProcessTests(LogTests):
                     getattr(log, action)(*_call(action, 2 * number + 1)[1])
 
     def test_an_epoch_outlives_its_process(self, tmp_path: Path, clock: ManualClock) -> None:
-        """A process that was replaced is fenced, whichever processes have opened the task since, and ended."""
+        """A replaced process stays fenced after any number of successors."""
         children = self.children()
         self._prepared(tmp_path, clock).close()
         where = tmp_path, clock.now_ms()
@@ -206,7 +206,7 @@ class ProcessTests(LogTests):
             log.close()
 
     def test_a_commit_on_a_full_disk(self, tmp_path: Path, clock: ManualClock) -> None:
-        """It raises LogError; the task is opened again, finds the last commit or this one, and commits."""
+        """A commit on a full disk raises LogError; the re-opened task finds the last commit or this one."""
         children = self.children()
         log = self._prepared(tmp_path, clock)
         _open_and_commit(log, 1)
@@ -236,7 +236,7 @@ class ProcessTests(LogTests):
         partitions = [TopicPartition("in", number) for number in range(120)] + [TopicPartition("In.with-all_signs", 0)]
         for number, size in enumerate((0, 1, 255, 256, 1000, ENGINE_STATE_BYTES)):
             state = bytes((byte + number) % 256 for byte in range(256)) * (size // 256) + bytes(range(size % 256))
-            positions = {each: (1 << 40) + each.partition * 7 + number for each in partitions}
+            positions = {partition: (1 << 40) + partition.partition * 7 + number for partition in partitions}
             commit = Commit(positions, f"{number:012d}-{number:08x}_0123abcd-5e6f7890", state)
             committer = log.open_committer(APPLICATION, "12_119", partitions)
             committer.commit(commit, [])
@@ -251,7 +251,7 @@ class ProcessTests(LogTests):
         log.close()
 
     def children(self) -> CleanChildren:
-        """Return what starts processes that have never used the log."""
+        """Return a starter of processes that have never used the log."""
         if self.in_one_process:
             pytest.skip("no process of a test can be killed in a write of this log")
         return children_for(type(self).__module__)
@@ -263,7 +263,7 @@ class ProcessTests(LogTests):
         return log
 
     def _check_call(self, log: Log, action: str, number: int, where: str, *, was_killed: bool) -> None:
-        """Compare what is there with a call that returned, and one that may have been killed."""
+        """Compare the content with a returned call, and with one that may have been killed."""
         first, second = 2 * number, 2 * number + 1
         if action == "append":
             found = [value for value in _values(log, "side") if value.startswith((b"%d-" % first, b"%d-" % second))]
@@ -301,7 +301,7 @@ class DamageTests(ProcessTests):
 
     @pytest.mark.parametrize("damage", ["cut", "emptied", "lost"])
     def test_damaged_files(self, tmp_path: Path, clock: ManualClock, damage: str) -> None:
-        """Each is an error that names file, directory, topic or task, or no harm; without its file, it is new."""
+        """A damaged file causes an error that names it, or no harm; without the file, the log is new."""
         for file, size in self._whole(tmp_path / "whole", clock):
             for number, part in enumerate((0.5, 0.9) if damage == "cut" else (0,)):
                 copy = tmp_path / f"copy-{number}-{file.name}"
@@ -311,7 +311,7 @@ class DamageTests(ProcessTests):
                 self._check(copy, clock, damaged, f"{file.name} was {damage}", may_be_new=damage != "cut")
 
     def test_a_flipped_bit_of_a_record(self, tmp_path: Path, clock: ManualClock) -> None:
-        """In a file that has its value as it is: reading it is an error, and its topic is deleted and made again."""
+        """A flipped bit of a record: reading it is an error, and its topic can be deleted and made again."""
         flipped = 0
         for file, _ in self._whole(tmp_path / "whole", clock):
             data = (tmp_path / "whole" / file).read_bytes()
@@ -337,7 +337,7 @@ class DamageTests(ProcessTests):
             pytest.skip("this log keeps no value as it is in its files")
 
     def test_a_crash_of_the_machine(self, tmp_path: Path, clock: ManualClock) -> None:
-        """Whatever part of what is in memory alone is lost when a call has returned: what it wrote is there."""
+        """After a crash of the machine, the writes of returned calls are there, whichever unsynced data is lost."""
         children = self.children()
         with on_disk(tmp_path) as place:
             log, disk = self._prepared(place, clock), CrashImages(place)
@@ -355,7 +355,7 @@ class DamageTests(ProcessTests):
             log.close()
 
     def test_the_working_directory_changes(self, tmp_path: Path, clock: ManualClock) -> None:
-        """Between any two calls, as a program likes: a log stays the one that was opened."""
+        """The program may change the working directory between any two calls: a log stays the opened one."""
         for name in ("log", "here", "over/there"):
             (tmp_path / name).mkdir(parents=True)
         with chdir(tmp_path / "here"):
@@ -389,7 +389,7 @@ class DamageTests(ProcessTests):
         self._known = seen(log)
         log.close()
         files = [each for each in sorted(directory.rglob("*")) if each.is_file() and each.stat().st_size]
-        return [(each.relative_to(directory), each.stat().st_size) for each in files]
+        return [(file.relative_to(directory), file.stat().st_size) for file in files]
 
     def _check(
         self, directory: Path, clock: ManualClock, damaged: Path, where: str, *, may_be_new: bool = False
@@ -446,7 +446,7 @@ def _values_of(works: Sequence[Work], topic: str = "out") -> list[bytes]:
 
 
 class _Killing:
-    """A log whose task is opened by one process after the other, each of which is killed while it commits."""
+    """A log whose task is opened by one process after the other; each is killed during a commit."""
 
     def __init__(self, contract: ProcessTests, directory: Path, clock: ManualClock) -> None:
         self._contract = contract
@@ -457,7 +457,7 @@ class _Killing:
         self._number = 0
         contract._prepared(directory, clock).close()
 
-    def kill(self, place: Step | None) -> list[Step]:
+    def kill(self, place: CallStep | None) -> list[CallStep]:
         """Let a process commit twice, and kill it at a step of the second; return that one's steps if it survives."""
         first, second = self._next(), self._next()
         where = f"a process {f'was killed at step {place} of' if place else 'ended after'} commit"

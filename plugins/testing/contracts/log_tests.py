@@ -83,7 +83,7 @@ def read(
 
 
 def fetches(log: Log, partition: TopicPartition, max_bytes: int) -> Iterator[Sequence[RecordBatch]]:
-    """Yield what each fetch returns, from the start of a partition to its end."""
+    """Yield the result of each fetch, from the start of a partition to its end."""
     offset, end = log.start_offsets([partition])[partition], log.end_offsets([partition])[partition]
     while offset < end:
         yield (batches := log.fetch(partition, offset, end, max_bytes))
@@ -118,7 +118,7 @@ class LogTests:
     ends_are_exact: ClassVar[bool] = True
     """Whether offsets count records (False: commits, also failed ones, add control records)."""
     earliest_timestamp: ClassVar[int] = 0
-    """The smallest timestamp that is kept as it is."""
+    """The smallest timestamp that the log stores unchanged."""
     sent_is_hidden: ClassVar[bool] = True
     """Whether records sent ahead of a commit are hidden until then (False: the guarantee is at least once)."""
     latest_timestamp: ClassVar[int] = (1 << 63) - 1
@@ -155,10 +155,10 @@ class LogTests:
 
 
 class TopicTests(LogTests):
-    """Topics: created, listed, deleted, and what is missing."""
+    """Topics: creation, listing, deletion, and errors for missing ones."""
 
     def test_topics_that_are_almost_the_same(self, log: Log) -> None:
-        """Names that differ in case only are different topics, and one that is there stays, with its partitions."""
+        """Names that differ only in case are different topics; `ensure_topic` does not change an existing one."""
         for number, name in enumerate(("topic", "Topic", "TOPIC"), 1):
             log.create_topic(name, number)
             log.append(OutputBatch(name, [b"k"], [name.encode()], [0]))
@@ -170,7 +170,7 @@ class TopicTests(LogTests):
             expect(found, [name.encode()], f"records of {name!r}, beside topics whose names differ in case only")
 
     def test_topics_are_listed_as_created(self, log: Log) -> None:
-        """With partitions, settings, and whether they are internal."""
+        """Topics are listed as created: with partitions, settings, and whether they are internal."""
         expect(log.topics(), {})
         log.create_topic("plain", 3)
         log.put_meta(APPLICATION, "note", b"")
@@ -182,7 +182,7 @@ class TopicTests(LogTests):
         check(found[own].internal and found[own].config["cleanup.policy"] == "compact")
 
     def test_one_topic_can_be_asked_for(self, log: Log) -> None:
-        """As `topics` describes it, and by an id that another topic of the same name does not have."""
+        """`topic` returns one topic, as `topics` does; its id differs from that of another topic of the same name."""
         log.put_meta(APPLICATION, "note", b"")
         own = f"{APPLICATION}-set-changelog"
         log.create_topic(own, 2, {"cleanup.policy": "compact"}, internal=True)
@@ -199,7 +199,7 @@ class TopicTests(LogTests):
         check(again.id != found.id or not found.id)
 
     def test_the_ids_of_topics(self, log: Log) -> None:
-        """Of those that exist, as `topic` returns them; a topic that is made again has another one."""
+        """`topic_ids` returns the ids of existing topics, as `topic` does; a topic made again has another id."""
         for name in ("a", "b"):
             log.create_topic(name, 2)
         expect(log.topic_ids([]), {})
@@ -218,20 +218,20 @@ class TopicTests(LogTests):
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ü", "x" * 250])
     def test_a_bad_topic_name_is_refused(self, log: Log, name: str) -> None:
-        """As Kafka does."""
+        """A name that Kafka would refuse is refused."""
         with pytest.raises(LogError):
             log.create_topic(name, 1)
         expect(log.topics(), {})
 
     def test_a_topic_that_exists_is_refused(self, log: Log) -> None:
-        """And stays as it was."""
+        """An existing topic is refused, and stays unchanged."""
         log.create_topic("t", 2)
         with pytest.raises(TopicExistsError, match="t"):
             log.create_topic("t", 3)
         expect(log.topics()["t"].partitions, 2)
 
     def test_an_internal_topic_is_made_once(self, log: Log) -> None:
-        """By whichever process comes first."""
+        """The first of several processes creates an internal topic."""
         own = f"{APPLICATION}-set-changelog"
         for _ in range(2):
             log.ensure_topic(own, 1, {"cleanup.policy": "compact"})
@@ -247,12 +247,12 @@ class TopicTests(LogTests):
 
     @pytest.mark.parametrize("partitions", [0, -1])
     def test_a_topic_needs_a_partition(self, log: Log, partitions: int) -> None:
-        """At least one."""
+        """A topic has at least one partition."""
         with pytest.raises(LogError):
             log.create_topic("t", partitions)
 
     def test_a_missing_topic_is_named(self, log: Log) -> None:
-        """By every method that takes one."""
+        """Every method with a topic names a missing one in its error."""
         log.create_topic("invoices", 1)
         missing = [TopicPartition("invoice", 0)]
         for call in (
@@ -279,7 +279,7 @@ class TopicTests(LogTests):
         expect(log.known_end_offsets([]), {})
 
     def test_a_missing_partition_is_named(self, log: Log) -> None:
-        """Also a negative one, which is no way to count from the end."""
+        """Every method names a missing partition, also a negative one, which does not count from the end."""
         log.create_topic("t", 2)
         for partition in (2, -1):
             with pytest.raises(LogError, match=str(partition)):
@@ -288,7 +288,7 @@ class TopicTests(LogTests):
                 log.fetch(TopicPartition("t", partition), 0, 1, 1)
 
     def test_a_topic_made_again_is_a_new_one(self, log: Log) -> None:
-        """It has no records and no positions of the deleted one."""
+        """A topic that is made again has no records and no positions of the deleted one."""
         [partition] = created(log, "t")
         log.append(output("t", 5))
         log.open_committer(APPLICATION, "0_0", [partition]).commit(Commit({partition: 3}, "v1"), [])
@@ -319,7 +319,7 @@ class RecordTests(LogTests):
         expect([each.headers for each in found], [*headers, ()])
 
     def test_keys_go_where_kafkas_clients_send_them(self, log: Log) -> None:
-        """So that an application which moves to Kafka finds its keys where they were (Java's Utils.murmur2)."""
+        """Keys go to the partitions of Kafka's clients (Java's Utils.murmur2): an application may move to Kafka."""
         log.create_topic("t", 1000)
         hashes = {
             b"21": -973932308,
@@ -353,7 +353,7 @@ class RecordTests(LogTests):
         expect(chosen, sorted([(b"a", 6), (keys[1] or b"", expected[keys[1]]), *((keys[2] or b"", n) for n in (0, 5))]))
 
     def test_a_key_goes_to_one_partition_however_it_is_produced(self, log: Log) -> None:
-        """Alone, in a large batch, or among keys of other lengths."""
+        """A key goes to one partition, in a batch of any size, among keys of any length."""
         log.create_topic("t", 7)
         keys = [b"%d" % (number * 37) * (number % 5) for number in range(2000)]
         log.append(OutputBatch("t", list(keys), [b"many"] * len(keys), [0] * len(keys)))
@@ -407,7 +407,7 @@ class RecordTests(LogTests):
             expect(seen, count)
 
     def test_fetch_stops_before_the_end(self, log: Log) -> None:
-        """A batch plans what it reads: records at and after `end` are for later."""
+        """`fetch` stops before `end`: records at and after it belong to a later batch."""
         [partition] = created(log, "t")
         for _ in range(3):
             log.append(output("t", 5))
@@ -417,7 +417,7 @@ class RecordTests(LogTests):
                 expect(read(log, partition, everything[first].offset, everything[stop].offset), everything[first:stop])
 
     def test_an_offset_out_of_range_is_named_with_the_range(self, log: Log) -> None:
-        """So that the operator sees which offsets exist."""
+        """An error about an offset out of range names the existing offsets."""
         [partition] = created(log, "t")
         log.append(output("t", 5))
         end = log.end_offsets([partition])[partition]
@@ -439,7 +439,7 @@ class RecordTests(LogTests):
             assert log.offsets_for_time([partition, empty], time) == {partition: expected, empty: 0}, time
 
     def test_the_offset_of_a_time_is_not_of_what_was_deleted(self, log: Log, clock: ManualClock) -> None:
-        """It must be readable."""
+        """The offset of a time is a readable one, not a deleted one."""
         self.skip_unless_maintaining()
         [partition] = created(log, "t")
         log.append(OutputBatch("t", [b"k"] * 6, [b"v"] * 6, [10, 20, 30, 40, 50, 60]))
@@ -451,7 +451,7 @@ class RecordTests(LogTests):
         expect(log.offsets_for_time([partition], 20), {partition: 6})
 
     def test_a_record_that_is_too_large_changes_nothing(self, log: Log) -> None:
-        """Neither do the records beside it get in; the same committer goes on without it."""
+        """A record that is too large is refused with all records beside it; the same committer continues without it."""
         [partition] = created(log, "t")
         log.create_topic("small", 1, {"max.message.bytes": "1000"})
         committer = log.open_committer(APPLICATION, "0_0", [partition])
@@ -470,7 +470,7 @@ class RecordTests(LogTests):
         expect(len(everything(log, "t")), 3)
 
     def test_a_partition_that_is_not_there_changes_nothing(self, log: Log) -> None:
-        """When a partitioner of the user's chose it."""
+        """Records for a missing partition, which a user's partitioner may choose, change nothing."""
         log.create_topic("t", 2)
         for partition in (2, -1):
             with pytest.raises(ProductionError, match="t"):
@@ -478,7 +478,7 @@ class RecordTests(LogTests):
         expect(everything(log, "t"), [])
 
     def test_a_compacted_topic_takes_no_null_keys(self, log: Log) -> None:
-        """As Kafka does: there is no last value of no key."""
+        """A compacted topic refuses records without a key, as Kafka does."""
         log.create_topic("t", 1, {"cleanup.policy": "compact"})
         with pytest.raises(RecordRefusedError, match="t") as refused:
             log.append(OutputBatch("t", [b"a", None], [b"", b""], [0, 0]))
@@ -560,7 +560,7 @@ class RecordTests(LogTests):
         check(10 <= len(kept) <= 12)
 
     def test_compaction_keeps_the_last_record_of_each_key(self, log: Log, clock: ManualClock) -> None:
-        """With its offset; a fetch passes the gaps."""
+        """Compaction keeps the last record of each key with its offset; a fetch skips the gaps."""
         self.skip_unless_maintaining()
         [partition] = created(log, "t", 1, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0"})
         for round_ in range(3):

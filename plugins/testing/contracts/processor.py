@@ -53,7 +53,7 @@ _WRONG_INPUT = (
 
 
 class _Left(NamedTuple):
-    """What a run leaves: answers by topic, the records by partition, and what was seen of the program's code."""
+    """The result of a run: answers by topic, records by partition, and changes seen in the program's code."""
 
     answers: Mapping[str, Sequence[Record]]
     parts: list[list[Any]]
@@ -113,7 +113,7 @@ class ProcessorContract:
     """Returns everything that the program has done outside so far, as a `staticmethod`: lines of a file, calls of a
     fake service. What is done again when records are processed again is a failure."""
     bounded: ClassVar[bool] = True
-    """Whether state stays bounded when the same records come again and again, with a year between them."""
+    """Whether state must stay bounded when the same records are repeated, with a year between them."""
     begins: ClassVar[Sequence[datetime]] = (
         datetime(2024, 2, 28, 23, 59, tzinfo=UTC), datetime(2038, 1, 19, 3, 13, tzinfo=UTC),
         datetime(9999, 12, 31, tzinfo=UTC),
@@ -127,12 +127,12 @@ class ProcessorContract:
     shrinks: ClassVar[bool] = True
     """Whether the smallest stream that fails is looked for."""
     seed: ClassVar[int | None] = None
-    """Chooses the streams: with one number they are the same in each run."""
+    """The seed of the streams: the same number gives the same ones in each run."""
     replay: ClassVar[tuple[str, bytes] | None] = None
-    """A failure to repeat alone, as its message gives it. Without, what failed last is tried first."""
+    """A failure to repeat alone, as given in its message. Without it, the last failure is tried first."""
 
     def test_it_answers_as_the_reference(self) -> None:
-        """In one partition, with a commit after each record."""
+        """A program answers as the reference: in one partition, with a commit after each record."""
         self._try(lambda data: self._check(self._history(data, alone=True)))
 
     def test_any_number_of_partitions(self) -> None:
@@ -141,11 +141,11 @@ class ProcessorContract:
         self._try(lambda data: self._check(self._history(data, alone=True), partitions=data.draw(partitions)))
 
     def test_tasks_are_reopened(self) -> None:
-        """After each commit, as Spark may do: all state has to be in stores."""
+        """Tasks are re-opened after each commit, as on Spark: all state has to be in stores."""
         self._try(lambda data: self._check(self._history(data, alone=True), reopen_tasks=True))
 
     def test_any_batches(self) -> None:
-        """Where a batch ends must not show, with caches and buffers that are written at a commit included."""
+        """The ends of batches do not affect answers, also with caches and buffers that are written at commits."""
 
         def check(data: st.DataObject) -> None:
             partitions, commit_every = data.draw(st.integers(1, 2)), data.draw(st.integers(2, _MOST_TOGETHER))
@@ -154,7 +154,7 @@ class ProcessorContract:
         self._try(check)
 
     def test_tasks_move(self) -> None:
-        """Between some batches, as in a rebalance: to hosts that have to restore their state."""
+        """Tasks move between some batches to hosts that have to restore their state, as in a rebalance."""
 
         def check(data: st.DataObject) -> None:
             commit_every = data.draw(st.integers(1, _MOST_TOGETHER))
@@ -163,7 +163,7 @@ class ProcessorContract:
         self._try(check)
 
     def test_records_are_processed_again_after_a_crash(self) -> None:
-        """What a record did before the crash must not show: neither in answers, nor outside."""
+        """Effects of a record before a crash must not show: neither in answers, nor outside."""
 
         def check(data: st.DataObject) -> None:
             history, commit_every = self._history(data), data.draw(st.integers(1, _MOST_TOGETHER))
@@ -178,7 +178,7 @@ class ProcessorContract:
         self._try(check)
 
     def test_a_second_process_continues(self) -> None:
-        """With what is committed alone, and another hash seed: sets and hashes are others there."""
+        """A second process continues from committed data alone; its hash seed differs, so sets have another order."""
         with TemporaryDirectory("contract") as directory, SecondProcess() as second:
             runs: list[int] = []
 
@@ -202,9 +202,9 @@ class ProcessorContract:
             self._try(check, _ELSEWHERE)
 
     def test_visits_are_interrupted(self) -> None:
-        """A visitor called with a key at a time, through crashes and new processes, leaves what one go leaves.
+        """A visitor that is called key by key, through crashes and new processes, has the same result as in one go.
 
-        There are two visits: what the first one did may be known by stores only.
+        There are two visits: only stores may know of the first one's work.
         """
         visitors = visits_of(self._application, self.visit_arguments)
 
@@ -229,7 +229,7 @@ class ProcessorContract:
             self._try(check)
 
     def test_in_other_surroundings(self) -> None:
-        """In another thread and time zone, while the machine's clock jumps ahead: no answer may depend on them."""
+        """Another thread, time zone and a jumping clock of the machine change no answer."""
 
         def check(data: st.DataObject) -> None:
             history, zone = self._history(data, alone=True), data.draw(st.sampled_from(ZONES))
@@ -286,7 +286,7 @@ class ProcessorContract:
         self._try(check)
 
     def test_state_does_not_grow_for_ever(self) -> None:
-        """The same records again and again, a year apart: entries have to be deleted, or to expire."""
+        """State does not grow when records are repeated, a year apart: entries have to be deleted, or to expire."""
         if self.bounded:
             self._try(lambda data: check_growth(self._events(data), self._driver, self._ends), _GROWING)
 
@@ -343,7 +343,7 @@ class ProcessorContract:
         """Draw a history; `alone`: with one record in each batch; `moves`: with moves of tasks; `begin`: in ms."""
         drawn = self._events(data)
         events = [(topic, record._replace(timestamp=begin + record.timestamp)) for topic, record in drawn]
-        batches = [[each] for each in events] if alone else data.draw(_cuts(events))
+        batches = [[event] for event in events] if alone else data.draw(_cuts(events))
         place, most = st.integers(0, max(0, len(batches) - 1)), duration_ms(self.wall_clock, "wall_clock")
         step = st.integers(0, most // 1000).map(lambda seconds: seconds * 1000) | st.integers(0, most)
         clock = [0] * len(batches)
@@ -386,7 +386,7 @@ class ProcessorContract:
         self._compare(left, f"{how}; {history}")
 
     def _ran(self, history: History, *, partitions: int = 1, clock: MachineClock | None = None, **given: Any) -> _Left:
-        """Return what a run leaves; `clock`: the machine's, which jumps ahead with each step."""
+        """Return the result of a run; `clock`: the machine's, which jumps ahead with each step."""
         with self._isolated(partitions=partitions, log=WatchedLog(partitions), **given) as driver:
             sender = self._sender(driver, partitions)
             if clock is not None:
@@ -400,7 +400,7 @@ class ProcessorContract:
     def _visited(
         self, history: History, visit: Visit, place: int, log: WatchedLog | None = None, **given: Any
     ) -> tuple[dict[str, object], dict[str, object]]:
-        """Return what a run with two visits leaves in topics and stores, and outside; with a `log` the visits crash."""
+        """Return the topics, stores and outside effects after a run with two visits; with a `log` the visits crash."""
         probe = type(self).probe
         before = 0 if probe is None else len(probe())
         with self._isolated(log=log, **given) as driver:
@@ -419,7 +419,7 @@ class ProcessorContract:
             return answers_by_key(driver, self._ends.sinks, self.by_partition) | stored(driver), outside
 
     def _effects(self, history: History, crashes: bool, **given: Any) -> dict[str, object]:
-        """Return what a run leaves outside stores and topics, by name."""
+        """Return the effects of a run outside stores and topics, by name."""
         log, probe = WatchedLog(1), type(self).probe
         before = 0 if probe is None else len(probe())
         with self._isolated(log=log, **given) as driver:
@@ -434,7 +434,7 @@ class ProcessorContract:
             return left if probe is None else {"what the probe returns": list(probe())[before:]}
 
     def _left(self, driver: TopologyTestDriver, sender: Sender) -> _Left:
-        """Return the answers, and what was sent."""
+        """Return the answers, and the sent records."""
         found = {topic: driver.read_all(topic) for topic in self._ends.sinks}
         parts = sender.parts(driver, tagged=len(self._ends.sources) > 1, sees_clock=self.sees_clock)
         changed = list(driver._processes.misuse.changed_values)

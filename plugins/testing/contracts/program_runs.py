@@ -1,4 +1,4 @@
-"""Runs of a program over a history of records, batches, moves and crashes; what they answer, and how state grows."""
+"""Runs of a program over a history of records, batches, moves and crashes: their answers, and the growth of state."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ Timed = TypeVar("Timed", Record, _Placed)
 
 
 class ClockStep(NamedTuple):
-    """The wall clock has moved on: what a reference with `sees_clock` gets between the records."""
+    """A step of the wall clock, as passed to a reference with `sees_clock` between the records."""
 
     now_ms: int
 
@@ -67,7 +67,8 @@ class History:
 
     def __str__(self) -> str:
         shown = [
-            each if len({topic for topic, _ in each}) > 1 else [record for _, record in each] for each in self.batches
+            batch if len({topic for topic, _ in batch}) > 1 else [record for _, record in batch]
+            for batch in self.batches
         ]
         return f"batches {shown}; the wall clock moves by {list(self.clock)} ms; tasks move before {sorted(self.moves)}"
 
@@ -91,11 +92,11 @@ class Ends:
                 f"{list(sinks)}: use TopologyTestDriver"
             )
         stores = program.global_stores
-        return cls(tuple(sources), sinks, frozenset(topic for each in stores for topic in each.source.topics))
+        return cls(tuple(sources), sinks, frozenset(topic for store in stores for topic in store.source.topics))
 
 
 class Sender:
-    """Turns a history into the steps of a driver, and notes what each partition gets.
+    """Turns a history into the steps of a driver, and records the input of each partition.
 
     Keys are spread over the partitions in the order in which they come; with repartition topics as their producers
     spread them, since these do so. A part has the records of each sending in the order in which its task takes them.
@@ -154,9 +155,7 @@ class Sender:
             batch.headers.append(tuple(record.headers))
             batch.partitions.append((partition,))
         for number, order in enumerate(self._order):
-            mine = {
-                topic: [each for each in rows if self._is_of(number, topic, each)] for topic, rows in placed.items()
-            }
+            mine = {topic: [row for row in rows if self._is_of(number, topic, row)] for topic, rows in placed.items()}
             order.extend((topic, each.partition) for topic, each in merged(mine))
         return list(made.values())
 
@@ -172,7 +171,7 @@ class Sender:
         return self._partitions.setdefault(key, len(self._partitions) % self._count)
 
     def parts(self, driver: TopologyTestDriver, *, tagged: bool, sees_clock: bool) -> list[list[Any]]:
-        """Return by partition what was sent, as the sources read it: records, or with `tagged` topics and records."""
+        """Return the sent records by partition, in the order of reading; with `tagged`, (topic, record) pairs."""
         sent = {topic: driver.sent(topic) for topic in self._ends.sources}
         parts: list[list[Any]] = []
         for order in self._order:
@@ -196,7 +195,7 @@ def _in_other_order(value: Any) -> Any:
 
 
 def do(driver: TopologyTestDriver, steps: Iterable[Step]) -> None:
-    """Let a driver do steps; what crashes is done again until it does not."""
+    """Let a driver do steps; a crashed step is repeated until it succeeds."""
     for kind, given in steps:
         try:
             if kind == "send":
@@ -241,17 +240,17 @@ class WatchedLog(AutoCreatingLog):
 
     def create_topic(self, name: str, partitions: int, *given: Any, **options: Any) -> None:
         super().create_topic(name, partitions, *given, **options)
-        for each in self._topic(name).partitions:
-            each.end = _FIRST_OFFSET
+        for partition in self._topic(name).partitions:
+            partition.end = _FIRST_OFFSET
 
     def append(self, batch: OutputBatch) -> None:
         super().append(batch)
         self._leave_gaps([batch])
 
     def _leave_gaps(self, outputs: Sequence[OutputBatch]) -> None:
-        for topic in dict.fromkeys(each.topic for each in outputs):
-            for each in self._topic(topic).partitions:
-                each.end += next(self._gaps)
+        for topic in dict.fromkeys(output.topic for output in outputs):
+            for partition in self._topic(topic).partitions:
+                partition.end += next(self._gaps)
 
     def open_committer(self, application_id: str, task_id: str, partitions: Sequence[Any]) -> TaskCommitter:
         committer = super().open_committer(application_id, task_id, partitions)
@@ -371,7 +370,7 @@ def stored(driver: TopologyTestDriver) -> dict[str, object]:
 
 
 def compare(expected: Sequence[Sequence[Any]], found: Sequence[Record], where: str, how: str) -> None:
-    """Compare the answers of each key: in order if one partition gives them, else how many there are of each.
+    """Compare the answers of each key: in order if one partition gives them, else by number.
 
     Numbers are to be of the same type, too: 3 and 3.0 are equal in Python, and other bytes in most serdes.
     """
@@ -456,7 +455,7 @@ def check_growth(events: Sequence[Event], make: Callable[..., TopologyTestDriver
 
 
 def _elements(value: Any, depth: int) -> int:
-    """Return how many elements the containers in a processor's attributes have."""
+    """Return the number of elements in the containers of a processor's attributes."""
     if isinstance(value, dict):
         inside = [*value.values()]
     elif isinstance(value, list | set | tuple) or hasattr(value, "popleft"):

@@ -150,7 +150,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
             )
 
     def test_earlier_values_change_nothing(self) -> None:
-        """Values that are equal, look alike, or were at this place in memory: written, read or refused before."""
+        """Earlier values change no result: equal or similar ones, or ones at the same address, accepted or refused."""
         for values in self._neighbourhoods():
             alone = [_trace(self.made(), value) for value in values]
             for step in (1, -1):
@@ -239,7 +239,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
     @_FEW
     @given(st.data())
     def test_what_it_reads_is_not_shared(self, data: st.DataObject) -> None:
-        """Changing what was read changes no later answer."""
+        """Values read are not shared: changing one changes no later result."""
         serde = self.made()
         value = data.draw(self.values)
         written = serde.serialize(value)
@@ -285,7 +285,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
     @_EACH
     @given(st.data())
     def test_checked_types_come_back_or_fail(self, data: st.DataObject) -> None:
-        """A store may return such a value as the object that was put, after `serialize` accepted it."""
+        """Values of `checked_types` are read back unchanged or refused: a store may return them without reading."""
         serde = self.made()
         for kind in sorted(serde.checked_types, key=repr):
             value = data.draw(self._of_type(kind, "checked_types"))
@@ -332,7 +332,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
 
     @pytest.mark.parametrize("rows", [1000, 1001, 4097, 10_000])
     def test_a_column_of_thousands(self, rows: int) -> None:
-        """As many as a fetch may have; each row is what `deserialize` returns for it."""
+        """A column may have thousands of rows, as a fetch has; each row is the result of `deserialize`."""
         serde = self.made()
         known = [None, *(serde.serialize(value) for value in self._samples(12))]
         column = [known[row * 7 % len(known)] for row in range(rows)]
@@ -348,7 +348,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
     @_FEW
     @given(st.data())
     def test_a_column_has_nothing_that_is_refused(self, data: st.DataObject) -> None:
-        """Where `deserialize` raises, `deserialize_column` raises, too: the engine then reads value by value."""
+        """A column with a refused value is refused as a whole: the engine then reads value by value."""
         serde = self.made()
         written = serde.serialize(data.draw(self.values))
         foreign = data.draw(self.foreign | _cut(written))
@@ -367,7 +367,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
     @_FEW
     @given(st.data())
     def test_the_fast_function_writes_the_same_bytes(self, data: st.DataObject) -> None:
-        """Or it raises, and then `serialize` is called; it always raises for what `serialize` refuses."""
+        """The fast function writes the same bytes as `serialize`, or raises. It must raise where `serialize` does."""
         serde = self.made()
         fast = serde.serializer()
         values = data.draw(st.lists(self.values, min_size=1, max_size=3))
@@ -388,7 +388,7 @@ class SerdeContract(EndsTests, SurroundingsTests):
             raise AssertionError(f"serialize refuses {wrong!r}, but serializer()({wrong!r}) returned {written!r}")
 
     def test_the_fast_function_takes_no_more(self) -> None:
-        """What `serialize` refuses is refused, also what is near the values of the suite."""
+        """The fast function refuses every value that `serialize` refuses, also values similar to the suite's."""
         serde = self.made()
         fast = serde.serializer()
         for value in (each for values in self._neighbourhoods() for each in values):
@@ -527,7 +527,7 @@ def _outcome(serde: Serde[Any], value: Any) -> tuple[object, str]:
 
 
 def _trace(serde: Serde[Any], value: Any) -> tuple[Any, Any]:
-    """Return the bytes of a value and what they are read as; SerdeError, the class, for what is refused."""
+    """Return the bytes of a value and the value read from them; the class SerdeError for a refused one."""
     try:
         written = serde.serialize(value)
     except Exception:

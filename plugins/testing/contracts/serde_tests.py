@@ -37,7 +37,7 @@ _ELSEWHERE = timezone(timedelta(hours=5, minutes=30))
 
 
 def neighbourhood(value: Any) -> list[Any]:
-    """Return a value and those near it, with some of its types from the ends of their ranges, always the same ones."""
+    """Return a value and similar ones, some at the ends of their types' ranges, always the same ones."""
     near = [*islice(twins(value), 20), *islice(_strangers(value), 200)]
     beyond = [each for each in islice(ends(value), 200) if not (isinstance(each, str | bytes) and len(each) > 1_000)]
     chosen = [*near[:20], *Random(1).sample(near[20:], min(len(near[20:]), _MOST_NEAR - 20))]
@@ -84,7 +84,7 @@ def twins(value: Any) -> Iterator[Any]:
 
 
 def ends(value: Any, has_long: bool = False) -> Iterator[Any]:
-    """Yield values of the types that this one has, with one part of it at an end of its range each.
+    """Yield variants of a value with one part each at an end of its type's range.
 
     `has_long`: also a list of more elements than two bytes count.
     """
@@ -129,7 +129,7 @@ def ends(value: Any, has_long: bool = False) -> Iterator[Any]:
 def shape(value: Any) -> str:
     """Return the types in a value, as text."""
     parts = value.values() if type(value) is dict else value if type(value) in (list, tuple) else ()
-    return f"{type(value).__name__}({','.join(sorted({shape(each) for each in parts}))})"
+    return f"{type(value).__name__}({','.join(sorted({shape(part) for part in parts}))})"
 
 
 def _nested(value: Any, depth: int, around: Any) -> Any:
@@ -139,7 +139,7 @@ def _nested(value: Any, depth: int, around: Any) -> Any:
 
 
 def _strangers(value: Any) -> Iterator[Any]:
-    """Yield values that a serde of this one may take for one of its own, and may refuse."""
+    """Yield values of other types that the serde may confuse with its own, and may refuse."""
     kind = type(value)
     if kind in _DERIVED:
         yield _DERIVED[kind](value)
@@ -206,7 +206,7 @@ def _has_fields(value: Any) -> bool:
 def _with_other_fields(value: Any, others: Any) -> Iterator[Any]:
     kind = type(value)
     names = getattr(kind, "_fields", ()) or getattr(kind, "__struct_fields__", ())
-    given = {name: getattr(value, name) for name in names or [each.name for each in fields(value) if each.init]}
+    given = {name: getattr(value, name) for name in names or [field.name for field in fields(value) if field.init]}
     for name, each in given.items():
         for other in others(each):
             with suppress(Exception):  # its class takes no such value
@@ -248,7 +248,7 @@ class SerdeTests:
         return same_value(one, other)
 
     def _is_back(self, serde: Serde[Any], read: Any, value: Any) -> bool:
-        """Return whether `read` is what the value may come back as."""
+        """Return whether a value may be read back as `read`."""
         if self.same(read, value):
             return True
         if not self.for_keys or type(self).same is not SerdeTests.same or not same_value(read, value, exactly=False):
@@ -336,7 +336,7 @@ def same_value(one: Any, other: Any, *, exactly: bool = True) -> bool:
     if one == other:
         return True
     # One may have a nan.
-    names = [each.name for each in fields(one) if each.compare] if is_dataclass(one) else _struct_fields(one)
+    names = [field.name for field in fields(one) if field.compare] if is_dataclass(one) else _struct_fields(one)
     return bool(names) and all(same(getattr(one, name), getattr(other, name)) for name in names)
 
 
@@ -351,7 +351,9 @@ class _Pair:
 
 
 def what_can_be_changed(value: Any) -> str:
-    """Return which part of a value a program can change; "" for none. What begins with "_" is the value's own.
+    """Return the mutable part of a value; "" without one.
+
+    Attributes with a leading underscore are the value's own.
 
     >>> what_can_be_changed((1, ["a"])), what_can_be_changed((1, "a"))
     ("['a']", '')
@@ -363,7 +365,7 @@ def what_can_be_changed(value: Any) -> str:
     if isinstance(value, tuple | frozenset):
         return next(filter(None, map(what_can_be_changed, value)), "")
     slots = (each.__dict__.get("__slots__", ()) for each in type(value).__mro__)
-    named = chain(getattr(value, "__dict__", ()), *((each,) if isinstance(each, str) else each for each in slots))
+    named = chain(getattr(value, "__dict__", ()), *((slot,) if isinstance(slot, str) else slot for slot in slots))
     for name in dict.fromkeys([*named, *_struct_fields(value)]):
         part = getattr(value, name, None)
         if name.startswith("_"):
@@ -377,7 +379,7 @@ def what_can_be_changed(value: Any) -> str:
 
 
 def spoil(value: Any) -> None:
-    """Change what can be changed in a value."""
+    """Change the mutable parts of a value."""
     if isinstance(value, list):
         for each in value:
             spoil(each)
@@ -413,10 +415,10 @@ BUILT_IN: Mapping[type, st.SearchStrategy[Any]] = {
 
 
 class EndsTests(SerdeTests):
-    """Values of the types that a serde has, larger than those that its author thought of."""
+    """Values at the ends of the ranges of the serde's types, larger than the usual ones."""
 
     def test_the_ends_of_ranges_come_back_or_are_refused(self) -> None:
-        """By each way to write and read; a value that is changed in silence is a wrong result some day."""
+        """Values at the ends of ranges are read back unchanged or refused, by each way to write and read."""
         if self.changes_ends:
             return
         serde = self.made()
@@ -440,7 +442,7 @@ class EndsTests(SerdeTests):
                     )
 
     def _wrong_with(self, serde: Serde[Any], fast: Callable[[Any], bytes], value: Any, written: bytes) -> str:
-        """Return what differs from the value in any way to write and read it; "" if nothing does."""
+        """Return the difference of any way to write and read the value; "" if there is none."""
         try:
             read = serde.deserialize(written)
             if not self._is_back(serde, read, value):
@@ -464,7 +466,7 @@ class EndsTests(SerdeTests):
         return "" if self._is_back(serde, read, value) else f"its text form {shown(form)} is read as {shown(read)}"
 
     def test_bytes_behind_the_end_are_not_ignored(self) -> None:
-        """They are damage, or another serde's: refused, or a part of the value."""
+        """Bytes after the end are refused, or a part of the value: they are damage, or another serde's."""
         serde = self.made()
         # No single zero: JSON takes that for UTF-16.
         for value in [] if self.ignores_the_rest else self._samples(8):
@@ -480,7 +482,7 @@ class EndsTests(SerdeTests):
                 )
 
     def test_a_column_of_one_value(self) -> None:
-        """40,000 records of one key come in one fetch."""
+        """A column may have one value, as in a fetch of 40,000 records of one key."""
         serde = self.made()
         for value in self._samples(1):
             read = serde.deserialize_column([serde.serialize(value)] * 40_000)
@@ -492,7 +494,7 @@ class EndsTests(SerdeTests):
 
 
 def reads(serde: Serde[Any], written: bytes) -> Any:
-    """Return what a serde reads; SerdeError, the class, where it refuses."""
+    """Return the value that a serde reads; the class SerdeError if it refuses."""
     try:
         return serde.deserialize(written)
     except Exception:

@@ -109,16 +109,16 @@ class StateStoreContract:
                     )
 
     def test_any_history_of_two_keys(self) -> None:
-        """The same, where calls meet: their first arguments are the first two of each type that are drawn."""
+        """The store answers the same when calls share keys: first arguments are two values of each type."""
         self._try(_of_two_keys(self.calls, 20, 40), self._compare)
 
     def test_any_history_of_years(self) -> None:
-        """The same, where seconds, days and years pass between calls: what was to expire has expired."""
+        """The store answers as the reference when seconds, days and years pass between calls: entries expire."""
         waits = (*_STEPS, *_WAITS, *_WAITS)
         self._try(_of_two_keys(self.calls, 20, 40, waits), self._compare)
 
     def test_a_long_history(self) -> None:
-        """The same, where some calls are made hundreds of times: of one key there is much."""
+        """The store answers the same when calls are made hundreds of times: one key has many entries."""
 
         def repeated(history: Sequence[Any], places: Sequence[int]) -> list[Any]:
             many = {place % len(history) for place in places}
@@ -136,11 +136,11 @@ class StateStoreContract:
         )
 
     def test_restarts(self) -> None:
-        """The same, where each commit ends a run of the task: what a run has only in memory is lost."""
+        """The store answers the same if each commit ends a run of the task: nothing may be in memory alone."""
         self._try(_close_calls(self.calls, 40, 60), self._restarted)
 
     def test_many_calls(self) -> None:
-        """The same after more than a thousand calls of each method: numbers of rows have more digits and bytes then."""
+        """Restarts change nothing after over a thousand calls of a method: row numbers have more digits then."""
 
         def check(calls: Sequence[Call]) -> None:
             for method in dict.fromkeys(call[0] for call in calls):
@@ -157,7 +157,7 @@ class StateStoreContract:
             return bool(store.rows())
 
     def _restarted(self, history: Sequence[Any]) -> None:
-        """Compare a store that is committed before each step between calls with one that is never closed."""
+        """Compare a store that is committed before each step between calls with a store that is never closed."""
         with ExitStack() as stack:
             store, model = (StoreUnderTest(self.spec, MemoryBackend, _directory(stack)) for _ in range(2))
             for number, step in enumerate(history):
@@ -270,7 +270,7 @@ class StateStoreContract:
             model.close()
 
     def test_tasks_are_apart(self) -> None:
-        """Two tasks of one process have stores of their own: nothing is kept in a class or a module."""
+        """Two tasks of one process share no store: no class or module keeps data."""
 
         def check(calls: Sequence[tuple[bool, Call]]) -> None:
             with ExitStack() as stack:
@@ -292,7 +292,7 @@ class StateStoreContract:
         self._try(st.lists(st.tuples(st.booleans(), self.calls), min_size=10, max_size=20), check)
 
     def test_what_was_flushed_is_all(self) -> None:
-        """After a commit nothing waits, and the next commit writes nothing again."""
+        """After a commit no change waits, and the next commit writes none."""
 
         def check(calls: Sequence[Call]) -> None:
             with _opened(self.spec) as store:
@@ -312,7 +312,7 @@ class StateStoreContract:
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
     def test_equal_histories_have_equal_rows(self) -> None:
-        """And equal answers: no clock, hash, random number, time zone or decimal context of a process is in them."""
+        """Equal histories have equal rows and answers, without any clock, hash, random number or setting."""
         found: list[list[Call]] = []
         self._try(st.lists(self.calls, min_size=5, max_size=20), found.append)
         histories = found[:20]
@@ -365,7 +365,7 @@ class StateStoreContract:
         self._try(st.lists(self.calls, min_size=8, max_size=20), check)
 
     def test_rows_have_the_keys_of_entries(self) -> None:
-        """By `row_keys` `penstock reshard` finds in each row a key of its serde, or it is of the whole store."""
+        """`row_keys` finds in each row a key of its serde, or says that the row is of the whole store."""
         keys = self.spec.row_keys
         if keys is None:
             pytest.skip("the kind does not say where its rows have their keys: `penstock reshard` refuses its stores")
@@ -490,7 +490,7 @@ def _close_calls(calls: st.SearchStrategy[Call], least: int, most: int) -> st.Se
 
 
 class _Reference:
-    """What a suite compares its store with; it has copies of all that it is given, and so do those who ask it."""
+    """The suite's reference; it gets copies of all arguments, and callers get copies of its results."""
 
     def __init__(self, made: Any) -> None:
         self._made = made
@@ -507,7 +507,7 @@ class _Reference:
 
 
 def _answer(store: StoreUnderTest | _Reference, call: Call) -> Any:
-    """Return what a call answers, or the type of what it raises; what it is given is changed afterwards."""
+    """Return a call's result, or the type of its error; the arguments are changed afterwards."""
     method, *given = deepcopy(call)
     try:
         answer = store.call(method, *given)

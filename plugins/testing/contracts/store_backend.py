@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from penstock import StaleStoreError, StoreBackend, StoreError, StoreView
 from penstock.store import Changes
 
-from .child import Step, answer, chosen, places_in
+from .child import CallStep, answer, chosen, places_in
 from .expectations import State, applied, expect, expect_no_error, run_histories
 from .store_leavings import LeavingTests, ReaderTests
 from .store_rows import LENGTHS, RowTests, ScanTests, check_view
@@ -48,7 +48,7 @@ _RULE = "write applies all changes and records the version in one atomic step, w
 
 
 class KillTests(StoreTests):
-    """A process may be killed at any step; what a write had returned for is there, and the next write works."""
+    """A process may be killed at any step; returned writes are kept, and the next write works."""
 
     @pytest.mark.parametrize("rows", [*_KILLS])
     def test_a_process_killed_inside_write(self, tmp_path: Path, rows: int) -> None:
@@ -60,7 +60,7 @@ class KillTests(StoreTests):
 
     @pytest.mark.parametrize("action", ["open", "first write"])
     def test_a_process_killed_in_a_new_directory(self, tmp_path: Path, action: str) -> None:
-        """It is a new directory still, or has the first commit."""
+        """After a kill in a new directory, it is still new, or has the first commit."""
         killing = _Killing(self, tmp_path, _FEW_ROWS)
         for place in killing.places(action, _OTHER_KILLS):
             killing.destroy()
@@ -68,9 +68,9 @@ class KillTests(StoreTests):
         self.check_destroyed(tmp_path, f"processes were killed in their {action}")
 
     def test_a_process_killed_while_it_opens_after_a_kill(self, tmp_path: Path) -> None:
-        """It may be repairing what the first kill has left: the last commit stays."""
+        """A process may be killed while it repairs the traces of a kill: the last commit stays."""
         killing = _Killing(self, tmp_path, _FEW_ROWS)
-        left: dict[frozenset[str], Step] = {}
+        left: dict[frozenset[str], CallStep] = {}
         for place in killing.places("write", _KILLS[_FEW_ROWS]):
             killing.kill("write", place, check=False)
             # File names with other numbers are as good.
@@ -84,7 +84,7 @@ class KillTests(StoreTests):
 
     @pytest.mark.parametrize("action", ["close", "destroy"])
     def test_a_process_killed_while_it_ends(self, tmp_path: Path, action: str) -> None:
-        """In `close` nothing is lost; after `destroy` was killed, there is all or nothing."""
+        """A kill in `close` loses nothing; after a kill in `destroy`, all is there or nothing."""
         killing = _Killing(self, tmp_path, _FEW_ROWS)
         for place in killing.places(action, _OTHER_KILLS):
             killing.kill(action, place)
@@ -92,7 +92,7 @@ class KillTests(StoreTests):
 
 
 class _Killing:
-    """A directory in which one process after the other is killed, and what it must have."""
+    """A directory whose writers are killed one after the other, and the content that it must have."""
 
     def __init__(self, contract: StoreTests, directory: Path, rows: int) -> None:
         self._opener = type(contract).open
@@ -103,13 +103,13 @@ class _Killing:
         self._number = 0
         self.check("a new directory")
 
-    def places(self, action: str, most: int) -> list[Step]:
+    def places(self, action: str, most: int) -> list[CallStep]:
         """Return the steps of the action at which to kill it, found in a process that is not killed."""
         if action == "first write":
             self.destroy()
         return chosen(self.kill(action, None), most)
 
-    def kill(self, action: str, place: Step | None, *, check: bool = True) -> list[Step]:
+    def kill(self, action: str, place: CallStep | None, *, check: bool = True) -> list[CallStep]:
         """Let a process commit, and kill it at a step of the next action; return its steps if it survives."""
         small = large = version = None
         if action != "open":
@@ -334,7 +334,7 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
             check_reads(backend, now, "opened with a store that was left out in between")
 
     def test_directories_are_apart(self, tmp_path: Path) -> None:
-        """Each task has its own: two of one name in different places, and names with any sign."""
+        """Directories are separate: of one name in different places, and names with any character."""
         names = ["one/0_0", "two/0_0", "a b%20c?d#e", "\u00e9", "'quoted\"", "-"]
         backends, version = [], None
         for name in names:
@@ -420,7 +420,7 @@ class StoreBackendContract(RowTests, ScanTests, ReaderTests, WriterTests, KillTe
             check_reads(again, ("other", {"first": {b"k": b"2"}}), "written after destroy")
 
     def test_a_damaged_side_file(self, tmp_path: Path) -> None:
-        """A file of up to 100 bytes that is lost, emptied or has other bytes: an error, no trust, or no harm."""
+        """A side file of up to 100 bytes is lost or overwritten: StoreError, an untrusted copy, or no effect."""
         rows = {b"%04d" % number: b"value" for number in range(200)}
         whole = tmp_path / "whole"
         whole.mkdir()

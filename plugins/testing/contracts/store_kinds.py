@@ -35,7 +35,7 @@ from .expectations import declared
 
 
 class MisuseError(AssertionError):
-    """The suite is wrong, or the store writes what is no row: another call does not show more."""
+    """The suite is wrong, or the store writes no valid row: further calls do not help."""
 
 
 def everything(answer: Any) -> Any:
@@ -75,7 +75,7 @@ class StoreUnderTest:
         return called(*given)
 
     def commit(self) -> None:
-        """Write what was changed, as a commit does."""
+        """Write the changes, as a commit does."""
         self.store.flush()
         changes = {buffer.name: buffer.local_changes(buffer.changes()) for buffer in self._buffers}
         version = self._backend.version()
@@ -84,13 +84,13 @@ class StoreUnderTest:
             buffer.clear()
 
     def fail(self) -> None:
-        """Drop what was not committed, where the store stays open."""
+        """Drop uncommitted changes of a store that stays open."""
         self.store.discard()
         for buffer in self._buffers:
             buffer.clear()
 
     def open_again(self) -> None:
-        """Close the store, and open it from what was committed."""
+        """Close the store, and open it from committed rows."""
         self.close()
         self._open()
 
@@ -113,7 +113,7 @@ class StoreUnderTest:
         return dict(self._backend.range(self.spec.name))
 
     def uncommitted(self) -> dict[bytes, bytes | None]:
-        """Return what the next commit would write."""
+        """Return the changes of the next commit."""
         return dict(self._buffers[0].changes())
 
     def close(self) -> None:
@@ -227,7 +227,7 @@ CALLS: dict[str, st.SearchStrategy[tuple[Any, ...]]] = {
         st.tuples(st.just("all")),
     ),
 }
-"""By the name of a store: what is called."""
+"""By the name of a store: the calls."""
 CALLS["window with duplicates"] = CALLS["window"]
 
 _STEPS = ("commit", "fail", "open again")

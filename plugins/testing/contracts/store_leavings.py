@@ -45,7 +45,7 @@ class ReaderTests(StoreTests):
     """A backend that was opened with `read_only=True` sees the last commit, and writes nothing."""
 
     def test_a_reader_in_another_process(self, tmp_path: Path) -> None:
-        """Each read sees the whole last commit; writing is refused."""
+        """A reader in another process sees whole commits, and cannot write."""
         with self._reader(tmp_path) as connection, self.opened(tmp_path) as backend:
             now = NOTHING
             for number in range(8):
@@ -65,7 +65,10 @@ class ReaderTests(StoreTests):
             assert ended == "closed", f"close of a read_only backend, beside a writer, must not fail: {ended}"
 
     def test_a_reader_where_nothing_is_yet(self, tmp_path: Path) -> None:
-        """It finds nothing or raises StoreError, makes nothing, and one that is opened after the first commit reads."""
+        """A reader of a missing store is empty or raises StoreError, and makes no file.
+
+        A reader that is opened after the first commit reads.
+        """
         where = "a reader of a directory in which nothing was written yet"
         with self._reader(tmp_path) as connection:
             found = ask(connection, "look closely")
@@ -95,7 +98,7 @@ class ReaderTests(StoreTests):
             check_reads(backend, now, "after readers of what was not there yet")
 
     def test_a_reader_that_names_some_stores(self, tmp_path: Path) -> None:
-        """Or in another order, or more: a program of another version looks at what this one writes."""
+        """A reader may name some of the stores, or more, in any order: another program's version reads them."""
         with self.opened(tmp_path) as backend:
             changes = {"first": [(b"a", b"1")], "second": [(b"b", b"2")]}
             backend.write(changes, None, "v1")
@@ -108,7 +111,7 @@ class ReaderTests(StoreTests):
                         expect(found, expected, f"a reader that was opened with the stores {stores}")
 
     def test_a_reader_looks_again(self, tmp_path: Path) -> None:
-        """It sees each write, also one that stays at the version, of a store that is new, or after a restore."""
+        """A reader sees each write, also without a new version, to a new store, or after a restore."""
         stores = ("first", "third")
         with self.opened(tmp_path) as backend, self._reader(tmp_path, stores) as connection:
             backend.write({"first": [(b"a", b"1"), (b"b", b"1")]}, None, "v1")
@@ -165,7 +168,7 @@ class ReaderTests(StoreTests):
             )
 
     def test_a_reader_beside_a_large_write(self, tmp_path: Path) -> None:
-        """Of 55,000 rows and some megabytes, wherever it is looked at: nothing of it is there, or all."""
+        """A reader sees all or nothing of a write of 55,000 rows, at any step of that write."""
         rows: list[Change] = [(b"%06d" % row, b"new") for row in range(50_000)]
         large: list[Change] = [(b"%06d" % row, b"new") for row in range(5_000)]
         large += [(b"large%d" % row, b"new" * 500_000) for row in range(6)]
@@ -188,7 +191,7 @@ class ReaderTests(StoreTests):
             self._expect_look(reader, after, "a reader after a write of 55,000 rows")
 
     def test_a_reader_is_killed(self, tmp_path: Path) -> None:
-        """In its scan: the writer writes, closes and opens as ever, and `destroy` leaves nothing."""
+        """A reader that is killed in its scan does not disturb the writer, and `destroy` leaves nothing."""
         rows = [(b"%04d" % row, b"old") for row in range(3000)]
         with self.opened(tmp_path) as backend:
             backend.write({"first": rows}, None, "v1")
@@ -275,7 +278,7 @@ class LeavingTests(StoreTests):
         type(self).open(directory, STORES).destroy()
 
     def test_the_working_directory_changes(self, tmp_path: Path) -> None:
-        """Between any two calls, as a program likes: a directory stays the one that was opened."""
+        """The program may change the working directory between any two calls: a directory stays the opened one."""
         place, here, there = (tmp_path / name for name in ("stores", "here", "over/there"))
         for each in (place, here, there):
             each.mkdir(parents=True)
@@ -302,7 +305,7 @@ class LeavingTests(StoreTests):
             check_reads(backend, NOTHING, f"destroyed, when {rule}")
 
     def test_files_do_not_grow(self, tmp_path: Path) -> None:
-        """Where the same rows are written again and again, and the directory is opened again and again."""
+        """Files do not grow when the same rows are written, and the directory is opened, again and again."""
         if self.in_one_process:
             pytest.skip("this backend keeps no files")
         sizes: list[tuple[int, int]] = []
@@ -328,7 +331,7 @@ class LeavingTests(StoreTests):
         )
 
     def test_files_do_not_grow_while_it_is_open(self, tmp_path: Path) -> None:
-        """A task stays open for months: what a commit has replaced does not take room until the backend is closed."""
+        """Replaced rows free their space while the backend is open: a task stays open for months."""
         if self.in_one_process:
             pytest.skip("this backend keeps no files")
         values = [Random(row).randbytes(_LONG_RUN_BYTES // _LONG_RUN_WRITES // 64) for row in range(64)]
@@ -346,7 +349,7 @@ class LeavingTests(StoreTests):
         )
 
     def test_memory_does_not_grow(self, tmp_path: Path) -> None:
-        """With keys that are asked for and not there, with writes of the same rows, scans, refusals and views."""
+        """Memory does not grow with lookups of missing keys, writes of the same rows, scans, refusals and views."""
         rows = [(b"%04d" % row, b"value") for row in range(50)]
         with self.opened(tmp_path) as backend:
             backend.write({"first": rows}, None, "v")
@@ -374,7 +377,7 @@ class LeavingTests(StoreTests):
                 assert leaked < _LEAK_BYTES, f"{what} must leave nothing in memory, and leaves {leaked} bytes each time"
 
     def test_a_clock_that_is_set_back(self, tmp_path: Path) -> None:
-        """Between writes and openings: which write is the last one is no question of time."""
+        """The clock may be set back between writes and openings: it does not decide which write is the last."""
         now: Committed = NOTHING
         for hour in (12, 11, 9, 10):
             with self._clock_at(1_700_000_000 + hour * 3600), self.opened(tmp_path) as backend:
@@ -400,9 +403,9 @@ class LeavingTests(StoreTests):
             yield
 
     def test_a_crash_of_the_machine(self, tmp_path: Path) -> None:
-        """It takes any part of what was not synced: what is then trusted is a state that was committed.
+        """After a crash of the machine loses any unsynced data, a trusted state is a committed one.
 
-        Linux 6.5 and later says which pages of a file are in memory alone; the next boot has another id.
+        Linux 6.5 and later reports the unsynced pages of a file; the next boot has another id.
         """
         children = self.children()
         (tmp_path / "boot_id").write_text("of-the-next-boot\n")
@@ -443,7 +446,7 @@ class LeavingTests(StoreTests):
     def _check_opened(
         self, connection: Connection, place: Path, known: list[Committed], where: str, rule: str = "trusted() is True"
     ) -> None:
-        """Check that what a process opened is an error with the directory, not trusted, or a committed state."""
+        """Check the result of opening: an error with the directory, an untrusted copy, or a committed state."""
         found = answer(connection, f"{where}: opening and reading it")
         if isinstance(found, str):
             assert found.startswith("StoreError: ") and place.name in found, (
@@ -455,9 +458,9 @@ class LeavingTests(StoreTests):
 
     @pytest.mark.parametrize("damage", ["cut", "emptied", "lost"])
     def test_damaged_files(self, tmp_path: Path, damage: str) -> None:
-        """Each is an error that names the directory, no trust, a state that was committed, or a directory that is new.
+        """A damaged file leads to an error with the directory, no trust, a committed state, or a new directory.
 
-        Engines need not notice other bytes in the middle of a file, and what was cut is often found by its length.
+        Engines need not notice changed bytes in the middle of a file; a truncated one is often noticed by its length.
         """
         children = self.children()
         rows = [(b"%04d" % row, b"value" * 20) for row in range(400)]
@@ -480,7 +483,7 @@ class LeavingTests(StoreTests):
 
 
 def _leaked(call: Callable[[], object], backend: StoreBackend) -> int:
-    """Return how many bytes of Python's memory each call leaves."""
+    """Return the bytes of Python's memory that each call leaks."""
     is_traced = tracemalloc.is_tracing()
     if not is_traced:
         tracemalloc.start()

@@ -40,11 +40,11 @@ VERSIONS = (
 
 
 class RowTests(StoreTests):
-    """Any bytes of any length come back, in writes of any size."""
+    """Any bytes of any length are read back, from writes of any size."""
 
     @pytest.mark.parametrize("length", LENGTHS)
     def test_a_key_of_any_length(self, tmp_path: Path, length: int) -> None:
-        """It is found, it sorts among its neighbours, and it can be deleted."""
+        """A key of any length is found, sorted among its neighbours, and deleted."""
         keys = sorted(
             {b"k" * length, b"k" * length + b"\x00", b"k" * length + b"\xff", b"k" * max(length - 1, 0), b"k"}
         )
@@ -61,7 +61,7 @@ class RowTests(StoreTests):
             assert all(backend.get("first", key) is None for key in keys), f"get of a deleted key of {length} bytes"
 
     def test_a_key_that_may_be_too_long(self, tmp_path: Path) -> None:
-        """Of 64 KiB and more: it is kept whole, or refused with StoreError, and nothing is changed."""
+        """A key of 64 KiB or more is stored whole, or refused with StoreError without any change."""
         with self.opened(tmp_path) as backend:
             backend.write({"first": [(b"k", b"1")]}, None, "v1")
             now: Committed = ("v1", {"first": {b"k": b"1"}, "second": {}})
@@ -123,7 +123,7 @@ class RowTests(StoreTests):
             check_reads(backend, now, "opened again after a write of every byte")
 
     def test_writes_of_thousands_of_rows(self, tmp_path: Path) -> None:
-        """Of any number: each row of each is there, replaced or deleted, and nothing else."""
+        """A write of any number of rows is complete: its rows are there, replaced or deleted, and no others."""
         with self.opened(tmp_path) as backend:
             now = NOTHING
             for number, count in enumerate(_COUNTS):
@@ -182,7 +182,7 @@ class RowTests(StoreTests):
             assert backend.get("second", b"largest") == largest, "a value of 18 MiB came back as another one"
 
     def test_a_value_is_replaced_by_one_as_long(self, tmp_path: Path) -> None:
-        """It differs in one byte, at its beginning, in its middle or at its end."""
+        """A value is replaced by one of equal length that differs in one byte, at any place."""
         values = {size: bytearray(os.urandom(size)) for size in (1, 3, 255, 4096, 65_535, 65_536, 1 << 20)}
         version = None
         for number, place in enumerate((None, 0, 0.5, -1)):
@@ -235,7 +235,7 @@ class RowTests(StoreTests):
                 backend.close()
 
     def test_versions_of_real_length(self, tmp_path: Path) -> None:
-        """They come back as they were, and two that are almost equal are two."""
+        """Versions are read back unchanged, also almost equal ones."""
         with self.opened(tmp_path) as backend:
             version = None
             for following in VERSIONS:
@@ -262,7 +262,7 @@ class RowTests(StoreTests):
                 backend.write({}, version, version)
 
     def test_a_write_changes_nothing_of_what_it_is_given(self, tmp_path: Path) -> None:
-        """The engine has written the same changes to the changelog, and counts them afterwards."""
+        """A write does not change its arguments: the engine uses them for the changelog, and counts them."""
         rows = [(b"a", b"1"), (b"b", None), (b"c", b"")]
         changes: dict[str, list[tuple[bytes, bytes | None]]] = {"first": list(rows), "second": []}
         with self.opened(tmp_path) as backend:
@@ -366,7 +366,7 @@ class ScanTests(StoreTests):
             expect(len(kept), 200, "unfinished iterators")
 
     def test_writing_while_iterating(self, tmp_path: Path) -> None:
-        """It never fails, and yields each unchanged entry once, in order."""
+        """Writing during an iteration never fails, and the iterator yields each unchanged entry once, in order."""
         with self.opened(tmp_path) as backend:
             backend.write({"first": [(b"%04d" % number, b"old") for number in range(2000)]}, None, "v0")
             for reverse in (False, True):
@@ -388,7 +388,7 @@ class ScanTests(StoreTests):
     @pytest.mark.parametrize("reverse", [False, True])
     @pytest.mark.parametrize("ahead", [1, 7, 40, 2000])
     def test_deletions_ahead_of_an_iterator(self, tmp_path: Path, reverse: bool, ahead: int) -> None:
-        """Stores that expire delete while they scan: the iterator goes on with what was not deleted."""
+        """Rows ahead of an iterator may be deleted: it continues with the others, as expiry needs."""
         entries = [(b"%04d" % number, b"old") for number in range(2000)]
         order = entries[::-1] if reverse else entries
         with self.opened(tmp_path) as backend:
@@ -451,7 +451,7 @@ class ScanTests(StoreTests):
             view.close()
 
     def test_a_view_has_every_key_in_order(self, tmp_path: Path) -> None:
-        """Also long ones, and empty values, of some of the stores, and of several versions at once."""
+        """A view has every key in order, also long keys and empty values, of some stores and several versions."""
         rows: dict[bytes, bytes] = {}
         for length in LENGTHS:
             for fill in (b"a", b"\x00", b"\xff"):
@@ -478,7 +478,7 @@ class ScanTests(StoreTests):
             check_reads(backend, now, "after views were closed")
 
     def test_a_view_of_nothing(self, tmp_path: Path) -> None:
-        """Of a new directory it has no version and no rows."""
+        """A view of a new directory has no version and no rows."""
         with self.opened(tmp_path) as backend:
             view = backend.view(STORES)
             if view is not None:
@@ -488,7 +488,7 @@ class ScanTests(StoreTests):
                     expect(found, (None, [[], []]), "a view of a new directory has no version and no rows")
 
     def test_a_view_and_the_end_of_its_backend(self, tmp_path: Path) -> None:
-        """It is read to its end, or raises StoreError; the directory can be opened beside it, and destroyed."""
+        """After its backend is closed, a view can be read to its end, or raises StoreError."""
         entries = [(b"%05d" % row, b"value") for row in range(3000)]
         for number, end in enumerate((StoreBackend.close, StoreBackend.destroy)):
             backend = type(self).open(tmp_path, STORES)

@@ -1,4 +1,4 @@
-"""The settings of `StoreBackendContract`, what its other processes do, and its part about several writers."""
+"""The settings of `StoreBackendContract`, the work of its other processes, and its part about several writers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from penstock import StaleStoreError, StoreBackend, StoreBackendFactory, StoreEr
 from penstock.store import Changes
 
 from .child import (
+    CallStep,
     CleanChildren,
-    Step,
     act_in_steps,
     act_until_killed,
     answer,
@@ -44,7 +44,7 @@ WRONG: Changes = {"first": [(b"a", b"wrong"), (b"z", b"wrong")], "second": [(b"z
 """Changes that must not be written."""
 
 REFUSALS = (StaleStoreError, StoreLockedError)
-"""What a write raises that comes too late."""
+"""The errors of a write that is too late."""
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 NOTHING: Committed = (None, {store: {} for store in STORES})
@@ -60,7 +60,7 @@ class StoreTests:
     """Whether the state ends with the process; tests that need a second process are then skipped."""
 
     def children(self) -> CleanChildren:
-        """Return what starts processes that have never used the backend; skip the test where they do not see it."""
+        """Return a starter of processes that have never used the backend; skip the test if they cannot see its data."""
         if self.in_one_process:
             pytest.skip("this backend has no other processes")
         return children_for(module_of(type(self).open))
@@ -77,7 +77,7 @@ class StoreTests:
 
 
 def committed(before: Committed, changes: Changes, version: str) -> Committed:
-    """Return what a backend has after a write."""
+    """Return the content of a backend after a write."""
     return version, applied(before[1], changes)
 
 
@@ -137,7 +137,7 @@ def write_until_killed(
     small: tuple[Changes, str] | None,
     large: tuple[Changes, str] | None,
     action: str,
-    place: Step | None,
+    place: CallStep | None,
 ) -> None:
     """Write `small`, then act and kill this process at a step of that; send how many steps there are if it survives."""
     if action == "open":
@@ -155,7 +155,7 @@ def write_until_killed(
 
 
 def write_when_told(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:
-    """Do what is ordered until the connection ends."""
+    """Carry out orders until the connection ends."""
     backend: StoreBackend | None = None
     for order, *given in orders(connection):
         if order == "open":
@@ -192,7 +192,7 @@ def write_much(
         first.write({"first": []}, None, "v1")
         steps = list(act_in_steps(lambda: first.write(changes, "v1", "v2"), [], lambda: None).items())
         first.destroy()
-    places = [Step(*call, times // 2 + 1) for call, times in steps]
+    places = [CallStep(*call, times // 2 + 1) for call, times in steps]
     backend = opener(directory, STORES)
 
     def stop() -> None:
@@ -240,7 +240,7 @@ def open_when_told(connection: Connection, opener: StoreBackendFactory, director
 def read_when_told(
     connection: Connection, opener: StoreBackendFactory, directory: Path, stores: tuple[str, ...]
 ) -> None:
-    """Do what is ordered as a reader of some stores, and send what is there, or the error, until the end."""
+    """Carry out orders as a reader of some stores, and send the content, or the error, until the end."""
     reader: StoreBackend | None = None
     view: Any = None
     begun: dict[str, Any] = {}
@@ -281,7 +281,7 @@ def read_when_told(
 
 
 def open_damaged(connection: Connection, opener: StoreBackendFactory, directory: Path) -> None:
-    """Open a directory with damaged files, and send what is there, and whether it is trusted, or the error."""
+    """Open a directory with damaged files; send the content and whether it is trusted, or the error."""
 
     def look() -> object:
         with closing(opener(directory, STORES)) as backend:
@@ -337,9 +337,9 @@ def write_on(
 
 
 _RACES = 14
-"""In how many places of a write another process writes."""
+"""Number of places of a write at which another process writes."""
 _STOPS = 8
-"""In how many places of an opening another process opens."""
+"""Number of places of an opening at which another process opens."""
 _PATIENCE = 0.3
 """Seconds that another writer gets to show whether it must wait for the one that was stopped in its write."""
 _ZOMBIE = "a write whose `previous` is no longer the version raises StaleStoreError and changes nothing"
@@ -349,13 +349,13 @@ _SECOND: Changes = {"first": [(b"a", b"2"), (b"c", b"2")], "second": [(b"a", Non
 
 
 class WriterTests(StoreTests):
-    """A process that was replaced changes nothing, however its write falls between those of its successor."""
+    """A replaced process changes nothing, wherever its write falls between its successor's writes."""
 
     longest_wait: ClassVar[float] = 60
     """Seconds within which `write` must raise StoreLockedError where another process keeps it waiting."""
 
     def test_a_zombie_at_an_old_version_is_refused(self, tmp_path: Path) -> None:
-        """It opened the stores, was replaced by another process, and writes after what it knows."""
+        """A process that was replaced and then writes after an old version is refused."""
         with self._writer(tmp_path) as zombie:
             now = self._commit(tmp_path, NOTHING, _FIRST, "v1")
             expect(ask(zombie, "open"), "v1", "a process that opens a directory finds the last commit")
@@ -390,7 +390,7 @@ class WriterTests(StoreTests):
         self._check(tmp_path, NOTHING, f"files were {how}, and a process that had them open was refused")
 
     def test_a_process_stops_while_it_opens(self, tmp_path: Path) -> None:
-        """Or closes, wherever that is: others open beside it, or raise StoreLockedError in a bounded time."""
+        """While a process is stopped in opening or closing, others open, or soon raise StoreLockedError."""
         now = self._commit(tmp_path, NOTHING, _FIRST, "v1")
         children = self.children()
         work = open_when_told, type(self).open, tmp_path
@@ -461,7 +461,7 @@ class WriterTests(StoreTests):
         self._check(tmp_path, committed(now, {"first": [(b"d", b"3")]}, "v3"), "closed by both of a process")
 
     def test_of_two_writers_one_wins(self, tmp_path: Path) -> None:
-        """Wherever one stops within its write while another writes: one write counts, and the other one is refused."""
+        """Of two concurrent writes, one counts and the other is refused, wherever the first is stopped."""
         with self.opened(tmp_path) as backend:
             backend.write(_FIRST, None, "v000")
             now: Committed = read_all(backend)
@@ -501,7 +501,7 @@ class WriterTests(StoreTests):
         outcomes = [answer(one)[0] if was_stopped else first[0], answer(other)]
         where = f"one process was stopped at step {place} of write while another one wrote"
         winners = [index for index, outcome in enumerate(outcomes) if outcome == "written"]
-        assert len(winners) == 1 and {*outcomes} - {"written"} <= {each.__name__ for each in REFUSALS}, (
+        assert len(winners) == 1 and {*outcomes} - {"written"} <= {refusal.__name__ for refusal in REFUSALS}, (
             f"{where}: the two writes ended with {outcomes}; of two writes after one version one counts, and the other "
             f"raises StaleStoreError, or StoreLockedError where it cannot wait; {_ZOMBIE}"
         )
@@ -514,7 +514,7 @@ class WriterTests(StoreTests):
         return now, waited
 
     def test_a_full_disk(self, tmp_path: Path) -> None:
-        """A write for which there is no room raises StoreError and changes nothing; with room it works again."""
+        """A write on a full disk raises StoreError and changes nothing; with space it works again."""
         children = self.children()
         now = self._commit(tmp_path, NOTHING, _FIRST, "v1")
         with children.started(write_without_room, type(self).open, tmp_path) as connection:

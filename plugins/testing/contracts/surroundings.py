@@ -1,4 +1,4 @@
-"""Surroundings that are not those of the test: a thread, a time zone, a clock, a process; and serdes in them."""
+"""Surroundings other than the test's: a thread, a time zone, a clock, a process; and serdes in them."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class MachineClock:
         Where the classes of `datetime` are used as types, they are left alone.
         """
         functions = [each for each in made if isinstance(each, FunctionType)]
-        for names in {id(each.__globals__): each.__globals__ for each in functions}.values():
+        for names in {id(function.__globals__): function.__globals__ for function in functions}.values():
             own = [each for each in [*functions, *_held(names)] if each.__globals__ is names]
             for name, value in list(names.items()):
                 if id(value) in self._instead and (_is_of_time(value) or not _is_type(name, value, own, made)):
@@ -159,7 +159,7 @@ def _function(member: Any) -> FunctionType | None:
 
 
 class _Dates:
-    """A class of `datetime` that is called, and of which attributes are used."""
+    """A class of `datetime` with recorded calls and attribute uses."""
 
     def __init__(self, kind: Any, now: Callable[[], float]) -> None:
         self._kind, self._now = kind, now
@@ -194,8 +194,8 @@ def _is_type(name: str, value: Any, functions: Sequence[FunctionType], made: Seq
     """Return whether a global of functions, `datetime` or a class of it, may be used as a type by their module."""
     module = functions[0].__module__
     notes = [str(getattr(each, "__annotations__", "")) for each in made if each.__module__ == module]
-    chains = [chain for each in functions for chain in _chains(each.__code__, name)]
-    return any(name in each for each in notes) or not all(
+    chains = [chain for function in functions for chain in _chains(function.__code__, name)]
+    return any(name in note for note in notes) or not all(
         len(chain) > (value is datetime and chain[:1] in (["datetime"], ["date"])) for chain in chains
     )
 
@@ -224,7 +224,7 @@ def _chains(code: CodeType, name: str) -> Iterator[list[str]]:
 
 
 def _has_null(step: Instruction) -> bool:
-    """Return whether a step loads, beside its value, what a call has in front of its arguments."""
+    """Return whether a bytecode step also loads the null in front of a call's arguments."""
     has_bit = step.opname == "LOAD_GLOBAL" or (step.opname == "LOAD_ATTR" and sys.version_info >= (3, 12))
     return step.opname == "LOAD_METHOD" or (has_bit and bool((step.arg or 0) & 1))
 
@@ -278,7 +278,7 @@ class SurroundingsTests(SerdeTests):
         _in_a_thread(lambda: self._check_again(serde, values, first, form, "where another thread calls"))
 
     def test_the_machines_clock_changes_nothing(self) -> None:
-        """Hosts' clocks differ, and what was saved is read years later."""
+        """The machine's clock changes nothing: hosts' clocks differ, and saved data is read years later."""
         serde, values = self.made(), self._near()
         first = [self._seen(serde, value) for value in values]
         inner = [each for each in getattr(serde, "__dict__", {}).values() if isinstance(each, Serde)]
@@ -292,7 +292,7 @@ class SurroundingsTests(SerdeTests):
     def test_it_frees_what_it_was_given(self) -> None:
         """A task writes and reads for months: memory and descriptors do not grow with the values."""
         serde = self.made()
-        value = next((each for each in self._samples(20) if numbered(each, 0) is not None), None)
+        value = next((sample for sample in self._samples(20) if numbered(sample, 0) is not None), None)
         fast = serde.serializer()
         count = 0
 
@@ -351,7 +351,7 @@ class SurroundingsTests(SerdeTests):
                 )
 
     def test_only_its_own_written_form_is_read(self) -> None:
-        """A form that looks alike is another one's."""
+        """A serde reads only data of its own written form, and not of similar ones."""
         serde = self.made()
         form = serde.written_form()
         name = form.partition("(")[0]
@@ -367,10 +367,10 @@ class SurroundingsTests(SerdeTests):
             yield f"the serde of other_settings[{number}]", make()
 
     def _near(self) -> list[Any]:
-        return [*self._samples(25), *(each for values in self._neighbourhoods() for each in values)]
+        return [*self._samples(25), *(value for values in self._neighbourhoods() for value in values)]
 
     def _seen(self, serde: Serde[Any], value: Any) -> tuple[Any, Any, Any]:
-        """Return the bytes of a value, its text form, and what is read; the class of the error for what is refused."""
+        """Return the bytes of a value, its text form, and the value read; the class of the error for a refused one."""
         try:
             written = serde.serialize(value)
         except Exception:
@@ -444,7 +444,7 @@ _CHOICES = ({"utf-8", "latin-1", "utf-16"}, {"big", "little"}, {">", "<"}, {",",
 
 
 def _with_other_settings(serde: Serde[Any], samples: list[Any]) -> Iterator[tuple[str, Serde[Any]]]:
-    """Yield serdes that are made as this one is but for one number, switch or sign."""
+    """Yield serdes made as this one but with one other number, switch or sign."""
     kind = type(serde)
     known: dict[str, Any] = {}
     for name, parameter in signature(kind).parameters.items():
@@ -458,7 +458,7 @@ def _with_other_settings(serde: Serde[Any], samples: list[Any]) -> Iterator[tupl
         for setting in _other_values(value):
             try:
                 same, other = kind(**known), kind(**{**known, name: setting})
-                if any(same.serialize(each) != serde.serialize(each) for each in samples):
+                if any(same.serialize(sample) != serde.serialize(sample) for sample in samples):
                     return
             except Exception:
                 continue

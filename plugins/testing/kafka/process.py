@@ -45,7 +45,7 @@ class Server(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End it, and remove what it needed."""
+        """Stop it, and remove its files."""
 
     def __enter__(self) -> Self:
         try:
@@ -60,7 +60,7 @@ class Server(ABC):
 
 
 class BrokerProcess:
-    """A running broker: signals, and what it logged."""
+    """A running broker: its signals and log."""
 
     def __init__(self, command: Sequence[str], log: Path, remove_if_orphaned: Path | None) -> None:
         self._log = log
@@ -129,7 +129,7 @@ class BrokerProcess:
 
 
 def failed(what: str, said: str) -> RuntimeUnavailableError:
-    """Return the error that says what happened, what to do if that is known, and the end of what a program said."""
+    """Return the error of a failed broker, with advice if known, and the end of its output."""
     old = " It needs Java 17 or later: install one, or set JAVA_HOME to it." * ("UnsupportedClassVersion" in said)
     locked = " Another broker runs on it: stop that one." * ("Failed to acquire lock" in said)
     return RuntimeUnavailableError(f"{what}.{old}{locked} The end of what it said:\n{said.strip()[-2000:]}")
@@ -244,7 +244,7 @@ def broker_properties(node_id: int, ports: Mapping[str, int], voters: str | None
         "controller.quorum.voters": voters or f"{node_id}@{HOST}:{ports['CONTROLLER']}",
         "controller.listener.names": "CONTROLLER",
         "listeners": ",".join(listeners),
-        "advertised.listeners": ",".join(each for each in listeners if not each.startswith("CONTROLLER")),
+        "advertised.listeners": ",".join(listener for listener in listeners if not listener.startswith("CONTROLLER")),
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,SASL:SASL_PLAINTEXT",
         "inter.broker.listener.name": "PLAINTEXT",
         "log.dirs": str(data),

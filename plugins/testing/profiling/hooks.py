@@ -14,7 +14,7 @@ from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.record_cache import RecordCache
 from penstock.task.compiling import Nodes, Run
 from penstock.task.context import Shared
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 from penstock.task.task import Task
 
 from .sampler import describe_node
@@ -35,9 +35,9 @@ Described = dict[str, tuple[str, tuple[str, ...]]]
 
 
 def hooked_worker(watch: Stopwatch, described: Described) -> type[MeasuredWorker]:
-    """Return the class of a worker whose parts `watch` measures; `described` gets what its nodes are."""
+    """Return a worker class whose parts `watch` measures; `described` gets descriptions of its nodes."""
 
-    class HookedProgress(Progress):
+    class HookedProgress(TaskProgress):
         __slots__ = ()
 
         def set_occasion(self, occasion: Any) -> None:
@@ -165,7 +165,7 @@ class _TimedScan:
 
 
 def _hook_flushes(cache: RecordCache, watch: Stopwatch) -> None:
-    """Let what a record cache forwards count for the node that listens to it."""
+    """Count a record cache's forwarding for the node that listens to it."""
     emit, known = cache.emit, dict[str, Callable[..., Any]]()
 
     def emit_timed(node: str, listener: Any, record: Any, source: Any) -> None:

@@ -162,7 +162,7 @@ def _read_topic(log: Log, info: TopicInfo, limit: int | None, from_beginning: bo
 
 
 def divide(records: int, lengths: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-    """Return how many records to take from each partition: as many from each, where they have them.
+    """Return the number of records to take from each partition: equal numbers, where available.
 
     >>> divide(10, {TopicPartition("t", 0): 2, TopicPartition("t", 1): 90})[TopicPartition("t", 1)]
     8

@@ -27,7 +27,7 @@ from .hooks import PROCESS, Described, hooked_worker
 from .inputs import Inputs, Records, check_inputs, read_inputs, serialized_inputs
 from .sampler import Function, Sampler, Stack, check_flame, describe_node, why_not, write_flame
 from .scratch import MeasuredWorker, ScratchRun, Totals
-from .stopwatch import Call, Stopwatch
+from .stopwatch import CallNode, Stopwatch
 
 _MOST_RECORDS, _WARM_UP = 50_000, 1_000
 
@@ -105,7 +105,7 @@ class NodeProfile:
         """The time of the node with its stores and serdes."""
         if self.own_seconds is None:
             return None
-        return self.own_seconds + self.serde_seconds + sum(each.seconds for each in self.stores)
+        return self.own_seconds + self.serde_seconds + sum(store.seconds for store in self.stores)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class StoreProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """Where the time of a program goes.
+    """The division of a program's time.
 
     `records` are the records of the source topics. `seconds` and `phases` are of the run without hooks, `cpu_seconds`
     its CPU time; the phases that make up processing are divided as in the run with hooks. `hooked_seconds` and
@@ -176,7 +176,7 @@ def profile_inputs(
     commit_every: int | None = None,
     once: bool = False,
 ) -> Profile:
-    """Run the application with `inputs`; `topics` are numbers of partitions of others that it may write to."""
+    """Run the application with `inputs`; `topics`: numbers of partitions of further output topics."""
     check_inputs(application, inputs)
     named = named_topics(application)
     outputs = {topic: count for topic, count in (topics or {}).items() if named is None or topic in named}
@@ -240,7 +240,7 @@ def _tuned_garbage_collector() -> Iterator[None]:
 
 
 def _count(application: Application, hooked: Totals) -> int:
-    """Return how many records of source topics were processed: not those of repartition topics."""
+    """Return the number of processed records of source topics, without repartition topics."""
     program, nodes = application.program, hooked.counts.nodes
     sources = [source for part in program.subtopologies for source in part.sources]
     outside = [source.name for source in sources if not set(source.topics) & set(program.internal_topics)]
@@ -254,7 +254,7 @@ class _Times:
     machine's speed, made all of them longer alike.
     """
 
-    def __init__(self, application: Application, calls: list[Call], timed: Totals, hooked: Totals) -> None:
+    def __init__(self, application: Application, calls: list[CallNode], timed: Totals, hooked: Totals) -> None:
         self._processing = {"nodes": 0.0, "stores": 0.0, "sinks": 0.0, "loop": 0.0}
         self._own: dict[str, float] = defaultdict(float)
         self._serdes: dict[str, float] = defaultdict(float)
@@ -278,7 +278,7 @@ class _Times:
         for call in calls[1:]:
             self._add(call, call.seconds * scale)
 
-    def _add(self, call: Call, seconds: float) -> None:
+    def _add(self, call: CallNode, seconds: float) -> None:
         node, inside = call.inside()
         part = call.path[0]
         stores = [each for each in inside if each.kind in ("store", "flush")]
@@ -358,7 +358,7 @@ class _Times:
         ]
 
 
-def _phase(call: Call, sinks: set[str]) -> str:
+def _phase(call: CallNode, sinks: set[str]) -> str:
     node, inside = call.inside()
     if node is None:
         return "loop"

@@ -25,7 +25,7 @@ from penstock.program.wrapping import innermost
 
 _INTERVAL = 0.001
 _DROPPED = ("/core/task/", "/penstock/task/", "/plugins/engine/", "/plugins/testing/profiling/")
-"""The engine's own frames say nothing of the program: their time is that of what called them."""
+"""Frames of the engine, whose time counts for their callers."""
 Stack = tuple[str, ...]
 """Labels of frames, the outermost first."""
 
@@ -42,7 +42,7 @@ def check_flame(path: Path) -> None:
 
 
 def why_not() -> str:
-    """Return why no samples can be taken here, "" if they can."""
+    """Return why no samples can be taken here; "" if they can."""
     if not hasattr(signal, "setitimer"):
         return "this operating system has no interval timers (signal.setitimer)"
     if threading.current_thread() is not threading.main_thread():
@@ -150,7 +150,7 @@ _PHASES = {
 
 
 def _label(code: CodeType) -> str | None:
-    """Return what a frame is called, None for one that is left out."""
+    """Return a frame's label; None for a frame that is left out."""
     where = code.co_filename.replace("\\", "/")
     if phase := _PHASES.get((where.rpartition("/")[2], code.co_name)):
         return phase
@@ -183,7 +183,7 @@ def _speedscope(stacks: Mapping[Stack, float], name: str) -> dict[str, object]:
         "exporter": f"penstock profile, Python {sys.version.partition(' ')[0]}",
         "name": name,
         "activeProfileIndex": 0,
-        "shared": {"frames": [{"name": each} for each in frames]},
+        "shared": {"frames": [{"name": frame} for frame in frames]},
         "profiles": [
             {
                 "type": "sampled",

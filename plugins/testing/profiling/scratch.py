@@ -61,7 +61,7 @@ class MeasuredTask(Task):
 
 
 class MeasuredWorker(TaskWorker):
-    """Runs batches as every driver does, and adds them to `totals`, also one that fails."""
+    """Runs batches as every driver does, and adds each to `totals`, also a failed one."""
 
     task_class: type[Task] = MeasuredTask
     commit_every: int | None = None
@@ -91,7 +91,7 @@ class MeasuredWorker(TaskWorker):
         return task
 
     def abandon(self, reason: str = "closed") -> None:
-        """Close the task; of a batch that failed, what was done until then counts."""
+        """Close the task; the work of a failed batch up to its error counts."""
         if self.task is not None:
             for source, seconds in self.task.inputs.decode_seconds_by_source().items():
                 self.totals.decode[source] += seconds
@@ -176,7 +176,7 @@ class ScratchRun:
         self.totals = Totals()
 
     def process(self) -> None:
-        """Process all records, and call what is scheduled. Raises what the program raises."""
+        """Process all records, and call due punctuators. Raises the program's errors."""
         self._drain()
         tasks = (worker.task for worker in self._workers.values())
         dues = [due for task in tasks if isinstance(task, MeasuredTask) and (due := task.last_due()) is not None]
@@ -205,11 +205,16 @@ class ScratchRun:
         return report.positions
 
     def _settle(self) -> None:
-        """Let tasks behind others call what waits for these: everything in front of them is read now."""
+        """Let downstream tasks make calls that waited for upstream ones: all their records are read now."""
         holding = self._application.program.holding()
         for number in sorted(self._fronts, key=lambda each: len(self._in_front[each])):
             above = holding.intersection(self._in_front[number])
-            inputs = [each for task, of in self._workers.items() if task.subtopology in above for each in of.partitions]
+            inputs = [
+                partition
+                for task, of in self._workers.items()
+                if task.subtopology in above
+                for partition in of.partitions
+            ]
             read = self._log.committed(self._application.id, inputs).values()
             self._fronts[number] = Front(self._clock.now_ms(), sum(position or 0 for position in read))
             for task, tick in list(self._ticks.items()):

@@ -1,4 +1,4 @@
-"""Stopwatch: divides the time of a thread among the parts that call each other, and knows what its own hooks cost."""
+"""Stopwatch: divides the time of a thread among parts that call each other, less the measured cost of its own hooks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Part(NamedTuple):
         return f"{self.kind} {self.name}.{self.of}" if self.of else f"{self.kind} {self.name}"
 
 
-class Call(NamedTuple):
+class CallNode(NamedTuple):
     """One place of the tree of calls: how often it was called, and its own seconds, without what the hooks took.
 
     `path`: the part itself, then its callers, the nearest first; empty for the root.
@@ -111,7 +111,7 @@ class Stopwatch:
         self._now[:] = here, perf_counter_ns()
 
     def leave(self) -> None:
-        """End what `enter` began last; without that do nothing."""
+        """End the last part that `enter` began; do nothing without one."""
         ended = perf_counter_ns()
         if self._left:
             self._own[self._now[0]] += ended - self._now[1]
@@ -131,7 +131,7 @@ class Stopwatch:
     # ------------------------------------------------------------------ what it costs, and what it found
 
     def calibrate(self) -> None:
-        """Measure what a call of a hook adds to the part that it measures, and to the one that calls it."""
+        """Measure the cost that a hook's call adds to its own part, and to the caller's."""
         # The least of each: a busy machine makes some longer.
         loop, call, caller, inside = map(min, zip(*(_measured() for _ in range(_ROUNDS)), strict=True))
         self._excess = max(0.0, inside - (call - loop)) / _CALLS, max(0.0, caller - loop) / _CALLS
@@ -142,7 +142,7 @@ class Stopwatch:
         self._times[:] = [0] * len(self._times)
         self._now[1] = perf_counter_ns()
 
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[CallNode]:
         """Return the tree of calls, callers first; the first is the root."""
         seconds = [float(own) for own in self._own]
         inside, outside = self._excess
@@ -150,7 +150,7 @@ class Stopwatch:
             seconds[here] -= inside * self._times[here]
             seconds[above] -= outside * self._times[here]
         return [
-            Call(path, times, max(0.0, own) / 1e9)
+            CallNode(path, times, max(0.0, own) / 1e9)
             for path, times, own in zip(self._paths, self._times, seconds, strict=True)
         ]
 

@@ -46,14 +46,14 @@ class Checks:
         self._outside, self._timeline, self._directory = outside, timeline, directory
 
     def progress(self) -> object:
-        """Return what changes as long as the application gets on: ends of topics, and positions."""
+        """Return the application's progress: ends of topics, and positions."""
         topics = self._log.topics().items()
         partitions = [TopicPartition(name, number) for name, info in topics for number in range(info.partitions)]
         return self._log.end_offsets(partitions, stable=False), self.positions()
 
     def positions(self) -> Mapping[TopicPartition, int | None]:
         """Return the committed positions of all tasks."""
-        inputs = [each for partitions in self._cluster.tasks.values() for each in partitions]
+        inputs = [partition for partitions in self._cluster.tasks.values() for partition in partitions]
         return self._log.committed(self._cluster.application.id, inputs)
 
     def positions_go_on(self) -> None:
@@ -143,7 +143,7 @@ class Checks:
 
     def _let_replicas_catch_up(self) -> None:
         application = self._cluster.application
-        for host in [each for each in self._cluster.followers if each.can_act]:
+        for host in [follower for follower in self._cluster.followers if follower.can_act]:
             self._cluster.let(host, host.work)
             for task, partitions in self._cluster.tasks.items():
                 commit = self._log.last_commit(application.id, task, partitions)
@@ -165,7 +165,7 @@ class Checks:
 
 
 def _may_stay(path: str, version: str, disk: Disk) -> bool:
-    """Return whether a file has something of a version that is not before `version`."""
+    """Return whether a file has data of a version that is not before `version`."""
     counter, name = version_counter(version), os.path.basename(path)
     if not name[0].isdigit():
         return False

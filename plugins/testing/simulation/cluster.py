@@ -84,8 +84,8 @@ class Cluster:
         return [host for host in self.live() if not host.is_of_earlier_program]
 
     def everyone(self) -> list[Host]:
-        """Return the hosts that live, those with replicas and drivers too."""
-        return [each for each in self.processes() if each.can_act]
+        """Return the live hosts, including replicas and drivers."""
+        return [process for process in self.processes() if process.can_act]
 
     def frozen(self) -> list[Host]:
         """Return the hosts that are frozen."""
@@ -155,7 +155,7 @@ class Cluster:
             self.let(host, host.work)
 
     def start_tool(self, machine: int, kind: Callable[..., ToolHost], *given: object) -> ToolHost:
-        """Start a process beside the application on a machine; `given` says what it does."""
+        """Start a process beside the application on a machine; `given` describes its work."""
         self.tools.append(self.start_beside(machine, kind, *given))
         return self.tools[-1]
 
@@ -203,7 +203,7 @@ class Cluster:
 
     def stop(self) -> None:
         """End the hosts and drivers that live, with their last commits; the others are of an earlier program then."""
-        drivers = [each for each in self.drivers if not each.is_frozen]
+        drivers = [driver for driver in self.drivers if not driver.is_frozen]
         for host in (*self.live(), *drivers):
             self.let(host, lambda host=host: host.close(commit=True))  # type: ignore[misc]
             self.end(host)
@@ -237,10 +237,10 @@ class Cluster:
                 group.remove(host)
 
     def power_off(self, machine: int) -> None:
-        """Let a machine go down: all its hosts die, and what they have not synced to the shared disk is lost."""
+        """Let a machine go down: all its hosts die, and their unsynced writes to the shared disk are lost."""
         self._timeline.tell(f"machine {machine + 1} goes down")
         self._disk.lose(machine)
-        for host in [each for each in self.processes() if each.machine == machine]:
+        for host in [process for process in self.processes() if process.machine == machine]:
             self.end(host)
         self._machines[machine].lose(self._disk.random)
 
@@ -267,7 +267,7 @@ class Cluster:
         self._judge(host)
 
     def wake(self, host: Host) -> None:
-        """Let a frozen host go on in the middle of what it did."""
+        """Let a frozen host continue its interrupted work."""
         self._timeline.tell(f"{host} wakes")
         host.wake()
         self._judge(host)
@@ -301,7 +301,7 @@ class Cluster:
                     self.contents.note(self.application, task, version, tables, f"the local state of {where}")
 
     def _is_content_of(self, task: str, version: str | None) -> bool:
-        """Return whether a copy at a version has its content alone.
+        """Return whether a copy named after a version has that version's content exactly.
 
         With a changelog in topics, a host that wakes may restore later changes under an earlier version: harmless, as
         they are applied once more.
@@ -322,7 +322,7 @@ class Cluster:
         self.let(host, host.work)
 
     def run_call(self, host: Host, number: int) -> None:
-        """Let one of a host's threads do what it was given: one of the calls that wait."""
+        """Run one of the waiting calls of a host's threads."""
         self.let(host, lambda: host.world.run(number))
 
     def work_on(self, host: Host, late: str = "") -> None:
@@ -378,7 +378,7 @@ class Contents:
         """What is wrong of a replica."""
 
     def note(self, application: Application, task: str, version: str | None, tables: Tables, where: str) -> None:
-        """Note the rows that a copy has, by store, at a version (None: the copy shows none), and compare them."""
+        """Record a copy's rows by store at a version (None: it shows none), and compare them with earlier ones."""
         if version is None or not is_version(version):
             return
         logged = logged_stores(application, task).intersection(tables)
@@ -391,7 +391,7 @@ class Contents:
                 )
 
     def check(self, application: Application, task: str, replica: Replica, where: str) -> None:
-        """Check what a replica shows: a committed version, with its content."""
+        """Check that a replica shows a committed version with its content."""
         version = replica.version
         if version is not None and version not in self._log.versions:
             self.wrong.append(f"task {task}: {where} shows version {version}, which was not committed")
@@ -407,7 +407,7 @@ def _shown_rows(rows: Mapping[bytes, bytes]) -> str:
 def logged_stores(application: Application, task: str) -> set[str]:
     """Return the stores of a task that its changelog has."""
     stores = application.program.subtopology(TaskId.parse(task).subtopology).stores
-    return {each.name for each in stores if each.logged}
+    return {store.name for store in stores if store.logged}
 
 
 def freeing_stores(application: Application, task: str) -> set[str]:

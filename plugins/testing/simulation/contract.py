@@ -94,11 +94,11 @@ class SimulationContract:
     """Whether the shortest history that fails is looked for, which may take half a minute."""
 
     def test_batches(self) -> None:
-        """In batches, as micro-batches of Spark."""
+        """Check histories in batches, as Spark's micro-batches."""
         self._try("batches")
 
     def test_continuously(self) -> None:
-        """In the continuous mode, in which commits and openings are in other threads."""
+        """Check histories in the continuous mode, with commits and openings in other threads."""
         self._try("continuous")
 
     def _try(self, mode: str) -> None:
@@ -239,8 +239,8 @@ def difference(expected: Answers, found: Mapping[str, Sequence[Record]], compare
     again, too. What an expected answer leaves out is not compared.
     """
     for place, answers, records in _by_topic_and_key(expected, found):
-        length = max((len(each) for each in answers), default=2)
-        got = [tuple(each[:length]) for each in records]
+        length = max((len(answer) for answer in answers), default=2)
+        got = [tuple(record[:length]) for record in records]
         if compared == "latest":
             got, answers = got[-1:], answers[-1:]
         if not _COMPARED.get(compared, list.__eq__)(answers, got):
@@ -251,7 +251,7 @@ def difference(expected: Answers, found: Mapping[str, Sequence[Record]], compare
 def difference_before_reset(expected: Answers, found: Mapping[str, Sequence[Record]], compared: str) -> str | None:
     """Return the first answer, by topic and key, that the program would not have given up to some record, as above."""
     for place, answers, records in _by_topic_and_key(expected, found):
-        got = [tuple(each[: len(answers[0]) if answers else None]) for each in records]
+        got = [tuple(record[: len(answers[0]) if answers else None]) for record in records]
         is_right = got == answers[: len(got)] if compared == "in order" else not Counter(got) - Counter(answers)
         if compared in ("in order", "in any order") and not is_right:
             return f"{place}, before a reset: expected the first of {answers}, found {got}"
@@ -259,7 +259,7 @@ def difference_before_reset(expected: Answers, found: Mapping[str, Sequence[Reco
 
 
 def _are_among(some: list[Any], every: list[Any]) -> bool:
-    """Return whether some answers are among others, in the same order."""
+    """Return whether some answers are a subsequence of others."""
     left = iter(every)
     return all(each in left for each in some)
 
@@ -355,7 +355,7 @@ class Soaked:
     failure: SimulationFailure | None = None
 
     def add(self, other: Soaked) -> None:
-        """Count what another one ran, too."""
+        """Add the counts of another coverage."""
         self.histories += other.histories
         self.events += other.events
         self.faults.update(other.faults)
@@ -381,7 +381,7 @@ def soak(
 
 
 def _played(contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:
-    """Yield what each history came to; the one that fails is the last."""
+    """Yield the result of each history; a failed one is the last."""
     with _quiet(), in_memory():
         for seed in seeds:
             try:
@@ -394,7 +394,7 @@ def _played(contract: type[SimulationContract], seeds: Sequence[int]) -> Iterato
 
 
 def _played_by(jobs: int, contract: type[SimulationContract], seeds: Sequence[int]) -> Iterator[Soaked]:
-    """Yield the same, of processes that share the seeds."""
+    """Do as `_played`, with processes that share the seeds."""
     context = get_context("fork")  # the contract may be of a file, and the product changed by a planted fault
     results: Any = context.SimpleQueue()
 

@@ -29,7 +29,7 @@ CHANGELOG = "/changelog"
 
 
 class SimulatedFile:
-    """`durable` is what was synced; `machine` has written since."""
+    """A file. `durable`: its synced content; `machine`: the machine with later writes."""
 
     def __init__(self, now_ms: int) -> None:
         self.data = self.durable = b""
@@ -76,7 +76,7 @@ class Disk:
         """Paths of files, and how each is damaged: one of `DAMAGES`."""
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file, as far as it is not damaged. Raises FileNotFoundError."""
+        """Return the undamaged content of a file. Raises FileNotFoundError."""
         data, how = self.file(path).data, self.damaged.get(path)
         if how == "is missing":
             raise _error(errno.ENOENT, path)
@@ -96,7 +96,7 @@ class Disk:
         return found
 
     def lose(self, machine: int) -> None:
-        """Let a machine go down, with what it has not synced."""
+        """Let a machine go down, and lose its unsynced writes."""
         for node in list(_walk(self._root)):
             if isinstance(node, SimulatedFile):
                 if node.machine == machine and node.data != node.durable:
@@ -123,7 +123,7 @@ class Disk:
     # ------------------------------------------------------------------ what a machine does
 
     def names(self, path: str) -> dict[str, SimulatedFile | _Directory]:
-        """Return what is in a directory, by name; nothing if there is no such directory."""
+        """Return the content of a directory, by name; empty if there is no such directory."""
         with suppress(FileNotFoundError):
             return self.directory(path).names
         return {}
@@ -187,7 +187,7 @@ class Disk:
         self.remove(-1, path)
 
     def remove(self, machine: int, path: str) -> None:
-        """Remove a file, or a directory with what is in it, if it exists."""
+        """Remove a file, or a directory and its content, if it exists."""
         directory, name = os.path.split(path)
         if name in self.names(directory):
             self.directory(directory).change(machine, {name: None})
@@ -237,7 +237,7 @@ class HostFiles(Files):
         self._machine = machine
         self._edge = edge
         self.has_read_damage = False
-        """Whether it was given what a damaged file has."""
+        """Whether it has read a damaged file."""
 
     def preceded(self, by: Callable[[], object]) -> HostFiles:
         """Return these files, with a call of `by` before each operation."""
@@ -253,8 +253,8 @@ class HostFiles(Files):
         return self.disk.read(path)
 
     def _do(self, what: str, path: str, call: Callable[[], T], changes: bool = True, tells: bool = False) -> T:
-        found: T = self._edge(f"{what} {shown(path)}", call, changes, tells)
-        return found
+        result: T = self._edge(f"{what} {shown(path)}", call, changes, tells)
+        return result
 
     def remote(self, url: str) -> tuple[Any, str]:
         scheme, _, path = url.partition("://")
@@ -362,8 +362,8 @@ class Bucket:
         self.type_name = _TYPES.get(scheme, scheme)
 
     def _do(self, what: str, path: str, call: Callable[[], T], *, changes: bool = False) -> T:
-        found: T = self._edge(f"{what} {shown(path)}", call, changes, changes)
-        return found
+        result: T = self._edge(f"{what} {shown(path)}", call, changes, changes)
+        return result
 
     def create_dir(self, path: str, *, recursive: bool) -> None:
         """Do nothing: a path needs no directory."""
@@ -463,7 +463,7 @@ class LocalState:
         MemoryBackend.put_back({places[place]: saved for place, saved in contents.items()})
 
     def note(self) -> None:
-        """Note the present contents, and forget those whose directories were removed."""
+        """Record the present contents, and forget those whose directories were removed."""
         for place, version in MemoryBackend.versions(self.directory).items():
             before = self._before.setdefault(place, deque(maxlen=_KEPT))
             if not os.path.exists(place):

@@ -1,4 +1,4 @@
-"""Faults: what strikes hosts in the middle of what they do, at their operations on the log and on the disk."""
+"""Faults: injected into hosts at their operations on the log and on the disk."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Faults:
         self._timeline = timeline
         self._armed: dict[Host | None, list[tuple[Fault, int]]] = {}
         self.counts = Counter[str]()
-        """How often each fault struck, by what it is and where."""
+        """How often each fault struck, by kind and operation."""
         self.places = Counter[Place]()
         """How often each operation of each step was done, and how often each fault struck there."""
 
@@ -69,7 +69,7 @@ class Faults:
         self._armed.setdefault(host, []).append((fault, fault.later))
 
     def disarm(self) -> dict[Host, Fault]:
-        """Let no fault strike any more; return those that have not struck, by the host that they were for."""
+        """Let no fault strike any more; return the unstruck ones, by their host."""
         armed, self._armed = self._armed, {}
         return {host: faults[0][0] for host, faults in armed.items() if faults and host is not None}
 

@@ -14,7 +14,7 @@ LOG_FAULTS = ("dies", "freezes", "loses the log", DELAYED)
 OVERTAKEN = "is overtaken"
 DISK_FAULTS = ("dies", "freezes", "is refused by its disk", "loses power", OVERTAKEN)
 """What strikes hosts at their operations on the log, and at those on the disk. A host is overtaken where its other
-threads go on in the middle of a snapshot or a cleaning."""
+threads continue in the middle of a snapshot or a cleaning."""
 COPY_FAULTS = ("dies", "freezes", "is refused by its disk")
 """What strikes hosts at their writes to local state."""
 _KINDS = {
@@ -104,10 +104,9 @@ class Fault:
 
     `kind`: one of `LOG_FAULTS` or `DISK_FAULTS`. `operation`: the first words of the operation; empty: any at which
     this kind strikes. `step`: the step of the engine's work in which it strikes, whichever host does it; empty: any;
-    `SELDOM`: at some of the operations that few histories do, chosen by `amount`.
-    `after`: after it, not before. `later`: how many such operations pass before. `amount` chooses how often a disk
-    refuses, how long an operation takes, and how far other threads go on. `on_copy`: at writes to local state, and at
-    no other operations.
+    `SELDOM`: at some of the operations that few histories do, chosen by `amount`. `after`: after it, not before.
+    `later`: how many such operations pass before. `amount` chooses how often a disk refuses, how long an operation
+    takes, and how far other threads get. `on_copy`: at writes to local state, and at no other operations.
     """
 
     kind: str
@@ -145,7 +144,7 @@ class Fault:
         return cls(kind, "", after, random.randrange(_MOST_LATER), amount, step)
 
     def is_at(self, step: str, what: str) -> bool:
-        """Return whether it may strike at an operation (`what`) in a step."""
+        """Return whether it may strike at the operation `what` in a step."""
         if self.step == SELDOM:
             operation = what.partition(" ")[0]
             dice = crc32(f"{self.amount} {step} {operation}".encode()) % 1_000

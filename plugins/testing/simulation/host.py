@@ -30,7 +30,7 @@ from penstock import (
 )
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.engine.program.visits import asked_visits
-from penstock.plugins.engine.run.planning.control import Control, OwnOrders, Plan
+from penstock.plugins.engine.run.planning.control import Control, OwnOrders, PlannedApplication
 from penstock.plugins.engine.run.planning.planner import BatchPlanner
 from penstock.plugins.engine.task.fronts import UNKNOWN
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop
@@ -138,7 +138,7 @@ class Host(ABC):
 
     @property
     def can_act(self) -> bool:
-        """Whether it has neither died nor stopped in the middle of an act."""
+        """Whether it can act: it has neither died nor stopped in the middle of an act."""
         return not self.is_frozen and not self.is_dead
 
     def freeze(self) -> None:
@@ -155,7 +155,7 @@ class Host(ABC):
         self._act.switch()
 
     def bury(self) -> None:
-        """Release what a dead host has open in this process; nothing that it does reaches the log any more."""
+        """Release a dead host's open objects in this process; its later calls do not reach the log."""
         self.is_dead = True
         self.world.calls.clear()
         if self.is_frozen and self._act is not None:
@@ -181,7 +181,7 @@ class Host(ABC):
 
     @property
     def has_plans(self) -> bool:
-        """Whether a driver has planned what it has not begun."""
+        """Whether there are plans that the host has not begun."""
         return False
 
     def keep(self, names: Collection[str]) -> None:
@@ -189,14 +189,14 @@ class Host(ABC):
         return
 
     def take(self, report: TaskReport) -> None:
-        """Note what a task has reported."""
+        """Record a task's report."""
         self.purgeable.update(report.purgeable)
         self.reported[report.task_id] = Commit(report.positions, report.version)
         self.opened.add(report.task_id)
         self.ticks[report.task_id] = NEVER if report.next_tick is None else report.next_tick
 
     def judge(self, task: str, error: BaseException) -> None:
-        """Note a task's error, unless a fault of the simulation or another owner explains it."""
+        """Record a task's error, unless a simulated fault or another owner explains it."""
         cause = error.__cause__
         while cause is not None and cause.__cause__ is not None:
             cause = cause.__cause__
@@ -336,7 +336,7 @@ class DriverHost(Host):
         self._owners = owners
         self._lease = log.lease(application.id, str(self), int(LEASE_SECONDS * 1000))
         self._control, self._orders = OwnOrders(), Control()
-        plan = Plan.of(prepared, len(prepared.tasks()), str(self))
+        plan = PlannedApplication.of(prepared, len(prepared.tasks()), str(self))
         self._planner = BatchPlanner(plan, log, world, world.world.sleep, world.world.seconds, self._control)
         self._offset = self._planner.first()
 
@@ -448,7 +448,7 @@ class StandbyHost(Host):
     def unsettled(self) -> list[str]:
         """Return the tasks whose copies are neither at the last commit nor taken by their task, and why."""
         states = self._standbys.status()
-        return [] if self._standbys.are_current else [f"{each.task} {each.state} {each.error}" for each in states]
+        return [] if self._standbys.are_current else [f"{state.task} {state.state} {state.error}" for state in states]
 
     def close(self, *, commit: bool) -> None:
         """Leave the copies; those of a process that has died are left where they are."""

@@ -1,4 +1,4 @@
-"""HostWorld: the World of one simulated host, the time that all hosts share, and what ends a host or a simulation."""
+"""HostWorld: the World of one simulated host, the time of all hosts, and the exceptions that end either."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class HostWorld(Clock):
             self.pool = before
 
     def run_all(self, *, but: str = "") -> int:
-        """Run `calls`, and those that they submit, without those of the pool `but`; return how many there were."""
+        """Run `calls` and the calls that they submit, except the pool `but`'s; return their number."""
         count = 0
         while (number := next((at for at, call in enumerate(self.calls) if call.pool != but), None)) is not None:
             self.run(number)
@@ -98,12 +98,12 @@ class HostWorld(Clock):
             self.run(number)
 
     def tick(self) -> None:
-        """Let tickers call what they call."""
-        for each in self._tickers:
-            each.tick()
+        """Make the calls of all tickers."""
+        for ticker in self._tickers:
+            ticker.tick()
 
     def _wait(self, given: Collection[Future[Any]], seconds: float | None = None, /) -> None:
-        """Run this host's calls until those that are waited for are done, these first: others could not wait for it."""
+        """Run this host's calls until the awaited ones are done, those first: others could not wait for it."""
         while not all(each.done() for each in given):
             if self.calls:
                 self.run(next((number for number, call in enumerate(self.calls) if call.future in given), 0))
@@ -217,15 +217,15 @@ class Timeline:
         return f"{next(self._tokens):0{2 * size}x}"
 
     def begin_step(self) -> None:
-        """Let what is told next be an event."""
+        """Begin a step: the next line of the story is an event, with a number."""
         self._is_event = True
 
     def end_steps(self) -> None:
-        """Let what is told next be none."""
+        """End the steps: later lines of the story have no numbers."""
         self._is_event = False
 
     def failure(self, what: str) -> SimulationFailure:
-        """Return what to raise for a history up to now after which something is wrong."""
+        """Return the failure of the history up to now."""
         return SimulationFailure(what, self.story, self.events)
 
     def tell(self, what: str, *, is_event: bool = False) -> None:

@@ -57,7 +57,7 @@ class SimulatedLog(MemoryLog):
         self._open: dict[str, tuple[float, dict[TopicPartition, int]]] = {}
         """By transactional id: until when at the latest a commit's markers are not written, and its first offsets."""
         self._sent: dict[str, _Transaction] = {}
-        """By transactional id: what was sent and not committed."""
+        """By transactional id: the uncommitted outputs."""
         self.went_back: list[str] = []
         """Positions that a commit has set back."""
         self.versions: set[str] = set()
@@ -109,11 +109,11 @@ class SimulatedLog(MemoryLog):
         if not committer.is_current():
             raise fenced(application_id, task_id)
         with unknown_topics_as_production_errors():
-            for each in outputs:
-                self._split(each)
+            for output in outputs:
+                self._split(output)
         if self.sends_at_once:
-            for each in outputs:
-                self.append(each)
+            for output in outputs:
+                self.append(output)
             return
         transactional_id = _id(application_id, task_id)
         sent = self._sent.get(transactional_id)
@@ -124,7 +124,7 @@ class SimulatedLog(MemoryLog):
             sent.firsts.setdefault(partition, end)
 
     def _end_transaction(self, committer: TaskCommitter, application_id: str, task_id: str) -> list[OutputBatch]:
-        """Return what a task has sent for the commit that it makes."""
+        """Return the outputs that a task has sent for its commit."""
         transactional_id = _id(application_id, task_id)
         sent = self._sent.get(transactional_id)
         if sent is None or sent.committer is not committer:
@@ -135,15 +135,15 @@ class SimulatedLog(MemoryLog):
         return sent.outputs
 
     def drop(self, committer: TaskCommitter) -> None:
-        """Drop what a task has sent and not committed."""
+        """Drop a task's uncommitted outputs."""
         self._sent = {key: each for key, each in self._sent.items() if each.committer is not committer}
 
     def has_sent(self, committer: TaskCommitter) -> bool:
-        """Return whether a task has sent what it has not committed."""
+        """Return whether a task has uncommitted outputs."""
         return any(each.committer is committer for each in self._sent.values())
 
     def _partitions_of(self, outputs: Sequence[OutputBatch]) -> list[TopicPartition]:
-        topics = sorted({each.topic for each in outputs} & set(self.topics()))  # the commit refuses others
+        topics = sorted({output.topic for output in outputs} & set(self.topics()))  # the commit refuses others
         return [TopicPartition(name, number) for name in topics for number in range(self.topic(name).partitions)]
 
     # ------------------------------------------------------------------ what a log loses
@@ -204,7 +204,7 @@ class SimulatedLog(MemoryLog):
             self._sent = sent
 
     def _ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        return {each: self._partition(each).end for each in partitions}
+        return {partition: self._partition(partition).end for partition in partitions}
 
     def _stable_end(self, partition: TopicPartition) -> int:
         now = self.seconds()
@@ -215,7 +215,9 @@ class SimulatedLog(MemoryLog):
     # ------------------------------------------------------------------ reading
 
     def end_offsets(self, partitions: Sequence[TopicPartition], *, stable: bool = True) -> Mapping[TopicPartition, int]:
-        return {each: self._stable_end(each) for each in partitions} if stable else self._ends(partitions)
+        return (
+            {partition: self._stable_end(partition) for partition in partitions} if stable else self._ends(partitions)
+        )
 
     def fetch(self, partition: TopicPartition, offset: int, end: int, max_bytes: int) -> list[RecordBatch]:
         return super().fetch(partition, offset, min(end, max(offset, self._stable_end(partition))), max_bytes)
@@ -250,9 +252,9 @@ class HostLog(Log):
         self._edge = edge
 
     def do(self, what: str, call: Callable[[], T], changes: bool = False) -> T:
-        """Do an operation, unless a fault strikes; `changes`: it changes the log."""
-        found: T = self._edge(what, call, changes)
-        return found
+        """Run an operation of the log, unless a fault strikes. `changes`: the operation changes the log."""
+        result: T = self._edge(what, call, changes)
+        return result
 
     def _write(self, what: str, call: Callable[[], T]) -> T:
         return self.do(what, call, True)
@@ -357,8 +359,8 @@ class _HostCommitter(TaskCommitter):
         return self._inner.committed
 
     def is_current(self) -> bool:
-        found: bool = self._edge(f"asks whether task {self._task_id} is its own", self._inner.is_current, False)
-        return found
+        result: bool = self._edge(f"asks whether task {self._task_id} is its own", self._inner.is_current, False)
+        return result
 
     def commit(self, commit: Commit, outputs: Sequence[OutputBatch]) -> None:
         counter, records = commit.version.partition("-")[0].lstrip("0") or "0", sum(map(len, outputs))

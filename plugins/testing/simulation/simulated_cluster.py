@@ -145,7 +145,7 @@ class SimulatedCluster(ReadsTopics):
     # ------------------------------------------------------------------ what there is
 
     def failure(self, what: str) -> SimulationFailure:
-        """Return what to raise for a history up to now after which something is wrong."""
+        """Return the failure of the history up to now."""
         return self._timeline.failure(what)
 
     @property
@@ -289,7 +289,7 @@ class SimulatedCluster(ReadsTopics):
         self._arm("freezes", host, before, after)
 
     def wake(self, host: int) -> None:
-        """Let a frozen host go on where it stopped, to the end of what it did."""
+        """Let a frozen host finish its interrupted work."""
         found = self._host(host)
         if not found.is_frozen:
             raise ConfigError(f"host {host} is not frozen: `freeze` names the operation at which it stops")

@@ -1,4 +1,4 @@
-"""Simulation: one history of a program on hosts that die, freeze and lose tasks, and what has to be true after it."""
+"""Simulation: one history of a program on hosts that die, freeze and lose tasks, with checks after it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _LIMITS = {"commit_bytes": (1, 2_000), "fetch_bytes": (1, 300), "input_buffer_ma
 _OPERATORS_POLICY = "latest"
 """The `offset_out_of_range` that an operator sets where tasks end because records are gone."""
 _JUMPS_MS = (5_000, -5_000, 1, -1, 90_000, -90_000)
-"""By how much a host's clock may jump."""
+"""Maximum jumps of a host's clock."""
 _FARTHEST_MS = 180_000
 """The most that the clock of a host is wrong: what is due by it has to come in the time that a settled cluster gets."""
 
@@ -78,7 +78,7 @@ class Simulation(SimulatedCluster):
             given = {"changelog_grace": dice.choice(_GRACES), **given}
         super().__init__(program, dice=history.dice, **given)
         self.faults: Mapping[str, int] = self._faults.counts
-        """How often each fault struck, by what it is and where."""
+        """How often each fault struck, by kind and operation."""
         self.places: Mapping[Place, int] = self._faults.places
         """How often each operation of each step was done, and how often each fault struck there."""
         self._history = history
@@ -245,7 +245,7 @@ class Simulation(SimulatedCluster):
             self._timeline.tell(f"the records of {partition} before {before} are deleted")
 
     def _damage(self, step: Step) -> None:
-        """Damage a file of the changelog, or repair those that are damaged."""
+        """Damage a file of the changelog, or repair the damaged ones."""
         if self._disk.damaged:
             self._disk.damaged.clear()
             self._timeline.tell("the damaged files of the changelog are repaired")
@@ -262,7 +262,7 @@ class Simulation(SimulatedCluster):
             return
         self._timeline.tell("the application is stopped")
         self._cluster.stop()
-        known = {each for commit in self._cluster.known.values() for each in commit.positions}
+        known = {position for commit in self._cluster.known.values() for position in commit.positions}
         self._committed.add(known)
         if known:
             with self._log.without_commits(self.application.id):
@@ -388,7 +388,7 @@ class Simulation(SimulatedCluster):
         self._timeline.pass_by(TRANSACTION_SECONDS)
 
     def outputs(self) -> dict[str, list[Record]]:
-        """Return what was produced since the last reset, as `SimulatedCluster.outputs`."""
+        """Return the outputs since the last reset, as `SimulatedCluster.outputs`."""
         return self._outputs_from(self._life_begins)
 
     def _jump(self, host: Host, number: int) -> None:
@@ -410,7 +410,7 @@ class Simulation(SimulatedCluster):
             self._note_sent(topic)
 
     def _note_sent(self, topic: str) -> None:
-        """Note the record that has arrived last: later, retention may have deleted it."""
+        """Record the last arrived record: later, retention may have deleted it."""
         if topic in self._log.lossy_topics:  # what was read of it is not what it has
             return
         source, parts = self._source(topic), self.parts[topic]
@@ -433,7 +433,7 @@ TAKE_OVER = "take over"
 _ONE_IN = 4
 """One in how many histories has takeovers."""
 _SHARE = 0.05
-"""After how many of its steps there is one."""
+"""Share of its steps that one follows."""
 _BEFORE = (
     ("arrive", "arrive", "work", "call"), ("arrive", "pass", "work"), ("call", "call", "arrive", "pass", "work")
 )  # fmt: skip
@@ -506,7 +506,7 @@ class OperatorHost(Host):
         self.is_done = False
 
     def work(self) -> int:
-        """Do what it is for, or fail."""
+        """Do the tool's work, or fail."""
         try:
             lease = self.log.lease(self.application.id, str(self), int(LEASE_SECONDS * 1000))
         except LeaseTakenError:

@@ -35,9 +35,9 @@ from .simulation import Simulation, is_on_disk
 
 BACK_UP, PRUNE = "backup", "prune"
 _SHARE, _PRUNES = 0.5, 0.05
-"""How many steps of a history are followed by one of a backup, or by a prune."""
+"""Share of a history's steps that a backup, or a prune, follows."""
 _FAULTS = {BACK_UP: 0.08, PRUNE: 0.6}
-"""In how many of these steps a fault strikes the process: a prune is one step, and a backup takes many."""
+"""Share of these steps in which a fault strikes the process: a prune is one step, and a backup takes many."""
 _PASSES = (0.02, 0.1, 0.3)
 """Seconds that pass while a backup rests."""
 _PATIENCE_SECONDS = 20.0
@@ -47,11 +47,11 @@ RESHARD = "reshard"
 _MOST_TRIES = 6
 _LOOK_SECONDS = 0.5
 _FAULTY_TRIES = 0.8
-"""In how many tries but the last faults strike the process."""
+"""Number of tries, except the last, in which faults strike the process."""
 _MOST_FAULTS = 3
 """The most that wait for it: a delay, and some others, do not end it."""
 _FROZEN = 0.2
-"""In how many of these it is frozen before it writes where the application is stored."""
+"""Share of these in which it is frozen before it switches the application to the new layout."""
 
 
 def with_backups(history: History, random: Random) -> History:
@@ -93,7 +93,7 @@ class BackupSimulation(Simulation):
     # ------------------------------------------------------------------ steps
 
     def _back_up(self, step: Step) -> None:
-        """Begin a backup, or let the one go on that is being made; hosts work meanwhile."""
+        """Begin a backup, or continue the running one; hosts work meanwhile."""
         resting = [each for each in self._cluster.tools if each.rests]
         if resting:
             self._timeline.pass_by(_PASSES[step.amount % len(_PASSES)])

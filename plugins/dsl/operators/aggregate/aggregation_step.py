@@ -86,7 +86,7 @@ class Aggregate(UpdatingOperator):
         return run
 
     def _bind_versioned(self, context: ProcessorContext) -> Run:
-        """Return the function for a versioned store: what its history no longer takes is not forwarded."""
+        """Return the function for a versioned store: updates older than its history are not forwarded."""
         store, forward, sends_old = context.get_store(self.store), self._emitter(context), self.sends_old
         initial, take, drop = self.fold.initial, self.fold.compile_take(context.node), context.metrics.drop
 

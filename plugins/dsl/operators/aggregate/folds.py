@@ -98,7 +98,7 @@ class Aggregator:
         return take
 
     def _counting(self, node: str) -> Callable[[], bool]:
-        """Return a function that counts a result of None, and returns whether to go on counting."""
+        """Return a function that counts results of None. It returns False once it has warned: counting can stop."""
         found = 0
 
         def count_none() -> bool:

@@ -131,7 +131,7 @@ def _shown(value: Any, above: tuple[object, ...]) -> str:
 
 
 def _content(value: Any, shown: Callable[[object], str]) -> str:
-    """Return what a value has that is in no attribute: one of a class written in C, such as an array."""
+    """Return the content of a value that is not in its attributes: of an object of a C class, such as an array."""
     if hasattr(value, "tolist"):
         return shown(value.tolist())
     if isinstance(value, Sequence):

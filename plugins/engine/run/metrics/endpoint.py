@@ -47,7 +47,7 @@ def metrics_endpoint(
     *,
     waits: bool = False,
 ) -> Iterator[None]:
-    """Serve what `status` and `lag` return, on `metrics_host` and `metrics_port`, until the end of the block.
+    """Serve the results of `status` and `lag`, on `metrics_host` and `metrics_port`, until the end of the block.
 
     `/health/live` and `/health/ready` answer 200 or 503 with JSON; `/metrics` and `/` have the metrics; other paths are
     404, as a misspelt probe must not pass. Without `metrics_port` nothing happens. `waits`: another driver may have the
@@ -87,7 +87,7 @@ def metrics_endpoint(
 
 
 class _Endpoint(threading.Thread):
-    """Serves what `make` returns, until `close`; where its port is in use, from when it is free."""
+    """Serves the WSGI application of `make` until `close`. It waits while its port is in use."""
 
     def __init__(self, make: Callable[[], WSGIServer]) -> None:
         super().__init__(name="penstock-metrics", daemon=True)

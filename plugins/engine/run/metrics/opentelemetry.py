@@ -37,7 +37,7 @@ class OpenTelemetryReporter(MetricsReporter):
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
         since, now = started_ms * _NANOSECONDS, now_ms * _NANOSECONDS
-        metrics = [_metric(each, since, now) for each in measures if each.samples]
+        metrics = [_metric(measure, since, now) for measure in measures if measure.samples]
         scope = ScopeMetrics(InstrumentationScope("penstock"), metrics, "")
         result = self._exporter.export(MetricsData([ResourceMetrics(self._resource, [scope], "")]))
         if result is not MetricExportResult.SUCCESS:

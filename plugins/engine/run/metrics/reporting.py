@@ -35,7 +35,7 @@ class MetricsReporters(Companion):
 def reporting(
     application: Application, status: Callable[[], RunStatus], lag: Callable[[], Sequence[PartitionLag]]
 ) -> Iterator[None]:
-    """Report `status` and `lag` during the block, and once more at its end. Raises what making a reporter does."""
+    """Report `status` and `lag` during the block, and once more at its end. Raises the reporters' errors."""
     names = reporter_names(METRICS_REPORTERS.of(application.settings))
     if not names:
         yield
@@ -108,7 +108,7 @@ def measures_of(status: RunStatus, lag: Sequence[PartitionLag]) -> Iterator[Meas
     made = _Maker(status.application_id)
     yield made.gauge("start_time_seconds", "When the run started.", [], [((), status.started_ms / 1000)])
     yield made.gauge(
-        "state", "1 for the state of the run.", ["state"], [((each,), each == status.phase) for each in STATES]
+        "state", "1 for the state of the run.", ["state"], [((state,), state == status.phase) for state in STATES]
     )
     yield made.gauge(
         "subtopology_paused", "1 for each paused sub-topology.", ["subtopology"], [((p,), 1) for p in status.paused]

@@ -1,1 +1,1 @@
-"""Plans of batches: which tasks run, up to which offsets, and at what time; the orders of the run to its planner."""
+"""Plans of batches: the tasks, offsets and time of each; and the orders of the run to its planner."""

@@ -1,4 +1,4 @@
-"""What the runner passes to its planner: the Plan of the application, and Orders, in memory or in files."""
+"""What the runner passes to its planner: the PlannedApplication, and Orders, in memory or in files."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Control:
     `stopping`: plan no more batches. `next_tick`: the wall-clock time (ms) at which the first punctuator is due.
     `clock_ms`: the time that batches get, in place of the machine's. `step`: each new number asks for one batch, and
     punctuators do not cause any. `owners`: the identity of the executor that has each slot, by the slot's number as
-    text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all.
-    In continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by
-    the slot's number as text. `standbys`: by the slot's number as text, the tasks of which its host keeps copies.
-    `paused`: the sub-topologies whose tasks process nothing. `visits`: those that were asked for.
+    text; a slot that is not named may go anywhere. `unopened`: ids of the tasks that no host has open; None for all. In
+    continuous mode each new number `renewal` asks for one batch, and `suspects` says why hosts seem to be dead, by the
+    slot's number as text. `standbys`: by the slot's number as text, the tasks of which its host keeps copies. `paused`:
+    the sub-topologies whose tasks process nothing. `visits`: requested visits.
     """
 
     stopping: bool = False
@@ -47,7 +47,7 @@ class Control:
     visits: Sequence[Sequence[Any]] = ()
 
     def of_tasks(self) -> Mapping[str, Any]:
-        """Return what tasks do at present, as arguments of a SlotPlan."""
+        """Return the tasks' present orders, as arguments of a SlotPlan."""
         return {"paused": tuple(self.paused), "visits": tuple(Visit(*each) for each in self.visits)}
 
 
@@ -56,7 +56,7 @@ class Orders(ABC):
 
     @abstractmethod
     def write(self, control: Control) -> None:
-        """Replace what the planner sees."""
+        """Replace the orders that the planner reads."""
 
     @abstractmethod
     def read(self) -> Control:
@@ -64,7 +64,7 @@ class Orders(ABC):
 
     @abstractmethod
     def peek(self) -> Control:
-        """Return the same; `has_changed` answers as before."""
+        """Return the present orders without marking them as read: `has_changed` answers as before."""
 
     @abstractmethod
     def has_changed(self) -> bool:
@@ -72,7 +72,7 @@ class Orders(ABC):
 
     @abstractmethod
     def write_drained(self, step: int) -> None:
-        """Note that everything up to `step` was processed."""
+        """Record that everything up to `step` was processed."""
 
     @abstractmethod
     def read_drained(self) -> int:
@@ -193,7 +193,7 @@ _FILE = "plan"
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlannedApplication:
     """The application as the source reads it.
 
     `tasks`: (topic, partition) pairs by task id. `internal`: topics of the application's own. `resets`: how topics are
@@ -228,7 +228,7 @@ class Plan:
         is_continuous: bool = False,
         drains_loops: bool = False,
         log_level: int = logging.WARNING,
-    ) -> Plan:
+    ) -> PlannedApplication:
         """Return the plan of a prepared application."""
         application, assignment = prepared.application, prepared.assignment
         settings = application.settings
@@ -255,14 +255,16 @@ class Plan:
         write_private_text(Path(self.control) / _FILE, json.dumps(asdict(self)))
 
     @classmethod
-    def read(cls, control: str) -> Plan:
+    def read(cls, control: str) -> PlannedApplication:
         """Return the plan that `write` wrote. `control`: the directory of the control files."""
         return cls(**json.loads((Path(control) / _FILE).read_text()))
 
 
 SHORTEST_REST, LONGEST_REST = 0.005, 1.0
 _SHARE = 20
-"""A rest is at most this part of the quiet time before it: what comes then is late by a twentieth of it."""
+"""Maximum length of a rest, as a share of the quiet time before it: records that arrive then are late by a twentieth of
+that time.
+"""
 _WORK_SHARE = 50
 """A rest is at least so many times as long as a look at the log takes, so that looking costs 2 % of a core at most."""
 _MOST_SECONDS = 2.0
@@ -273,7 +275,7 @@ _TURN_SECONDS, _TURNS = 0.05, 5
 def rest_seconds(
     quiet: float, look: float = 0.0, shortest: float = SHORTEST_REST, longest: float = LONGEST_REST
 ) -> float:
-    """Return for how long to rest after `quiet` seconds without work, where a look at the log takes `look` seconds."""
+    """Return the seconds to rest after `quiet` seconds without work, if a look at the log takes `look` seconds."""
     return max(shortest, min(longest, quiet / _SHARE), min(_MOST_SECONDS, quiet / _SHARE, _WORK_SHARE * look))
 
 
@@ -307,5 +309,5 @@ class Rests:
             left -= turn
 
     def end(self) -> None:
-        """Note that there is work."""
+        """End the rest: there is work."""
         self._quiet_since = None

@@ -19,17 +19,17 @@ from penstock.program.offset_reset import EARLIEST, LATEST
 from penstock.task.progress import Front
 
 from ..slots import slot
-from .control import Control, ControlFile, Orders, Plan, Rests
+from .control import Control, ControlFile, Orders, PlannedApplication, Rests
 
 _AGAIN_SECONDS = 1.0
 """Seconds in which the runner reads the reports of a batch."""
 
 
-class Openings:
+class PlannedOpenings:
     """The tasks that the next batch opens. `tasks`: all task ids. `seconds` is a clock that never goes back.
 
-    The runner's list is older than the batch that has just ended: the tasks that this batch opened are left out until
-    the runner has replaced the list, or until it had time to.
+    The runner's list may be older than the last batch. So the tasks opened by that batch are left out until the runner
+    replaces the list, or some seconds have passed.
     """
 
     def __init__(self, tasks: Collection[str], seconds: Callable[[], float]) -> None:
@@ -49,7 +49,7 @@ class Openings:
         return list(self._tasks) if unopened is None else [each for each in unopened if each in self._tasks]
 
     def note(self, unopened: list[str] | None) -> None:
-        """Note that a batch is planned that opens the tasks of the list."""
+        """Record that the planned batch opens the listed tasks."""
         self._noted, self._again_at = [unopened], None
 
 
@@ -80,8 +80,8 @@ class Lags:
     seconds: Callable[[], float]
 
     def __post_init__(self) -> None:
-        self._internal = [each for each in self.partitions if each.topic in self.internal]
-        self._sources = [each for each in self.partitions if each.topic not in self.internal]
+        self._internal = [partition for partition in self.partitions if partition.topic in self.internal]
+        self._sources = [partition for partition in self.partitions if partition.topic not in self.internal]
         self._targets: Mapping[TopicPartition, int] = {}
         self._is_settled = False
         self._ask_all_at = 0.0
@@ -100,7 +100,7 @@ class Lags:
         self._targets = self.log.end_offsets(self._sources)
 
     def look(self, *, everything: bool) -> None:
-        """Ask the log again, for no more than needed unless `everything`: a request grows with its partitions.
+        """Ask the log again, only for the needed partitions unless `everything`: a request grows with its partitions.
 
         While partitions that have had records lately are behind, the ends of the others are asked for now and then.
         """
@@ -146,14 +146,14 @@ class Lags:
         self.ends, self.behind, self.uncommitted = ends, now, fresh.keys() & now.keys()
 
     def begin_batch(self) -> None:
-        """Note that tasks will run: they may write to internal topics."""
+        """Record that tasks will run: they may write to internal topics."""
         self._is_settled = False
 
     def are_records_on_their_way(self) -> bool:
         """Return whether internal topics have records beyond the ends of the last look.
 
-        A committed transaction's records can only be read some time after the commit. Without a batch in between, the
-        answer "no" stays.
+        Caches False until the next batch. A committed transaction's records can only be read some time after the
+        commit.
         """
         if not self._is_settled and self._internal:
             highest = self.log.end_offsets(self._internal, stable=False)
@@ -193,7 +193,7 @@ class BatchPlanner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PlannedApplication,
         log: Log,
         clock: Clock | None = None,
         wait: Callable[[float], object] = time.sleep,
@@ -204,8 +204,10 @@ class BatchPlanner:
         self._log = log
         self._clock, self._wait, self._seconds = clock or SystemClock(), wait, seconds
         self._control = orders or ControlFile(plan.control)
-        self._inputs = {task: [TopicPartition(*each) for each in partitions] for task, partitions in plan.tasks.items()}
-        self._readers = {each: task for task, partitions in self._inputs.items() for each in partitions}
+        self._inputs = {
+            task: [TopicPartition(*partition) for partition in partitions] for task, partitions in plan.tasks.items()
+        }
+        self._readers = {partition: task for task, partitions in self._inputs.items() for partition in partitions}
         self._slots = {task: slot(TaskId.parse(task), plan.parallelism) for task in plan.tasks}
         self._lags = Lags(
             log,
@@ -225,7 +227,7 @@ class BatchPlanner:
         self._restore_seconds = max(_RESTORE_SECONDS, plan.interval_ms / 1000)
         self._rests = Rests(self._control, wait, seconds)
         self._owners: Mapping[str, str] = {}
-        self._openings = Openings(plan.tasks, seconds)
+        self._openings = PlannedOpenings(plan.tasks, seconds)
         self._planned: dict[TopicPartition, int] = {}
         self._pauses = PauseWatch(log, plan.application_id, seconds)
         self._look_for_pause_at = seconds() + EVERY_SECONDS
@@ -274,7 +276,7 @@ class BatchPlanner:
         return self._batch(control, start, max_records, list(self._inputs), True)
 
     def latest(self) -> Offset:
-        """Return the present ends of what the last batch read, for Spark's report of the lag."""
+        """Return the present ends of the last batch's partitions, for Spark's report of the lag."""
         ends = self._lags.ends
         return {**self.first(), "ends": _nested({each: ends[each] for each in self._planned if each in ends})}
 
@@ -326,7 +328,7 @@ class BatchPlanner:
         return control
 
     def _behind(self) -> Mapping[TopicPartition, int]:
-        """Return the positions that are below their ends, without those of paused tasks."""
+        """Return the positions below their ends, without paused tasks'."""
         every = self._slots if self._paused else ()
         paused = {each for each in every if TaskId.parse(each).subtopology in self._paused}
         return {each: at for each, at in self._lags.behind.items() if self._readers[each] not in paused}
@@ -356,11 +358,11 @@ class BatchPlanner:
 
     @property
     def _has_front(self) -> bool:
-        """Whether a task waits for one more batch to have read what was made of everything in front of it."""
+        """Whether a task waits for the outputs of everything in front of it to be read, which takes one more batch."""
         return any(front.time < self._front_ms for front in self._fronts.fronts.values())
 
     def _is_tick_due(self, control: Control, start: Offset) -> bool:
-        """Return whether a tick is due, or tasks have to say anew when one is, as the clock was set back."""
+        """Return whether a tick is due, or has to be computed again because the clock was set back."""
         if control.next_tick is None:
             return False
         now = self._now_ms(control)
@@ -432,12 +434,12 @@ class BatchPlanner:
         return {**offset, **self._globals()}
 
     def _front(self, front: Front) -> list[int]:
-        """Return a front as it is noted; in a drain it is the last one when all in front of the task is drained."""
+        """Return a front in its saved form; in a drain it is the last one when all in front of the task is drained."""
         is_last = self._drains_only and front.time >= self._front_ms
         return [front.time, front.read, *([1] if is_last else [])]
 
     def _look_at_fronts(self) -> None:
-        """Note how far sub-topologies have read; not yet, where what they have written cannot be read yet."""
+        """Record how far sub-topologies have read, as soon as their outputs can be read."""
         lags = self._lags
         busy = self._fronts.fronts if self._plan.upstream and lags.are_records_on_their_way() else ()
         positions = {**lags.ends, **lags.behind}
@@ -454,7 +456,7 @@ class BatchPlanner:
         return {each: ends[each] for task in sorted(tasks) for each in self._inputs[task]}
 
     def _starts(self, unopened: Collection[str]) -> dict[TopicPartition, int]:
-        """Return where the batch begins to read partitions of which Spark may know no commit."""
+        """Return the start offsets of partitions of which Spark may know no commit."""
         lags = self._lags
         return {
             each: at
@@ -463,7 +465,7 @@ class BatchPlanner:
         }
 
     def _left_by_slot(self) -> dict[str, int]:
-        """Return how many records of slots that have any are behind what the batch reads."""
+        """Return the number of records that the batch leaves unread, for each slot with any."""
         left: Counter[str] = Counter()
         for partition, position in self._lags.behind.items():
             at = self._planned.get(partition, position)
@@ -497,7 +499,7 @@ def _doubled(first: float, longest: float, times: int) -> float:
 def _limit(
     behind: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], max_records: int | None, seq: int
 ) -> dict[TopicPartition, int]:
-    """Return how far each partition that is behind is read: together at most `max_records`, shared out by lag."""
+    """Return the end offset for each partition with lag: together at most `max_records`, shared out by lag."""
     planned = {partition: ends[partition] for partition in behind}
     lags = {partition: ends[partition] - position for partition, position in behind.items()}
     total = sum(lags.values())

@@ -9,7 +9,7 @@ from penstock import Clock, SystemClock
 from penstock.plugins.engine.host.reports import SlotPlan
 
 from ..slots import slots
-from .control import LONGEST_REST, Control, ControlFile, Plan, Rests
+from .control import LONGEST_REST, Control, ControlFile, PlannedApplication, Rests
 from .planner import Offset
 
 RENEWAL_SECONDS = 20.0
@@ -31,7 +31,7 @@ class RenewalPlanner:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: PlannedApplication,
         clock: Clock | None = None,
         wait: Callable[[float], None] = time.sleep,
         seconds: Callable[[], float] = time.monotonic,

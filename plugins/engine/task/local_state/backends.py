@@ -50,7 +50,7 @@ The id of the later layout and the version follow. A program of another layout, 
 class Backends:
     """One backend per backend name, each in a directory of its own under `directory`.
 
-    `where` names the application and the task in errors; `listener` is told of restores. Called by one thread at a
+    `where` names the application and the task in errors; `listener` gets events of restores. Called by one thread at a
     time; `opening` is for any thread.
     """
 
@@ -76,7 +76,7 @@ class Backends:
         self.restoring = Restoring(self.task_id, self.world.seconds, self.listener)
         self.opening = Stretch(f"task {self.task_id}")
         self.refills: Mapping[str, Callable[[StoreBackend], Iterator[Changes]]] = {}
-        """By read-only store: makes what to write to its backend, where it is empty."""
+        """By read-only store: returns the changes that fill its empty backend."""
 
     # ------------------------------------------------------------------ opening
 
@@ -109,7 +109,7 @@ class Backends:
             self._opened[name] = self._opening(name, self._latest(name), tables)()
 
     def bring_to(self, version: str, coverage: Coverage) -> None:
-        """Bring open backends to a version as `open` does, from the one that they have.
+        """Bring open backends from their present version to another one, as `open` does.
 
         Raises ChangelogError when it cannot be reached; each backend is then at a version on the way, or at none.
         """
@@ -217,7 +217,7 @@ class Backends:
         self._kept_as[name] = wanted
 
     def _prefix(self, name: str, coverage: Coverage) -> str:
-        """Return what stands before the version in the name of a copy that was restored for the present layout."""
+        """Return the prefix of the version in the name of a copy that was restored for the present layout."""
         return self._partial if name in coverage.left_out else ""
 
     def _version_of(self, name: str | None) -> str | None:
@@ -260,7 +260,7 @@ class Backends:
         self.opening.pause()
 
     def _with_indexes(self, changes: Mapping[str, Sequence[Change]]) -> Changes:
-        """Return rows that come from elsewhere, with the mark that the indexes of their stores do not have them."""
+        """Return restored rows, with a mark that deletes the build state of their stores' indexes."""
         made = dict(changes)
         for store, rows in changes.items():
             if rows and self.layouts.now[store].has_index:
@@ -284,7 +284,7 @@ class Backends:
     # ------------------------------------------------------------------ another layout
 
     def _take_over(self, version: str, coverage: Coverage) -> None:
-        """Open backends that no store uses any more, and copy what is not in the changelog to the new ones."""
+        """Open backends that no store uses any more, and copy unlogged content to the new ones."""
         for name, stores in coverage.gone.items():
             directory = self.directory / name / str(self._latest(name))
             if name not in self._names and directory.is_dir():
@@ -300,7 +300,7 @@ class Backends:
                     self.opening.pause()
 
     def begin_transition(self, previous: str, version: str) -> None:
-        """Note that a local copy at `previous` also has the content of `version`, the next commit's.
+        """Record that a local copy at `previous` also has the content of `version`, the next commit's.
 
         The changelog cannot say so: it has no way from a version of the old layout to one of the new layout.
         """
@@ -347,11 +347,11 @@ class Backends:
             self._opened[name].write(own, self._kept_as.pop(name, previous), version)
 
     def are_at(self, version: str) -> bool:
-        """Return whether every backend is still at `version`, and no other process has written."""
+        """Return whether every backend is still at `version`: no other process has written."""
         return all(self._version_of(backend.version()) == version for backend in self._opened.values())
 
     def views(self, stores: Sequence[str]) -> dict[str, StoreView] | None:
-        """Return for each of the stores a view of its backend; None if a backend has none."""
+        """Return a view of each store's backend; None if a backend has no views."""
         views: dict[str, StoreView] = {}
         with ExitStack() as stack:
             for name, own in self._names.items():
@@ -365,7 +365,7 @@ class Backends:
         return {store: views[store] for store in stores}
 
     def release(self) -> None:
-        """Release what pins resources until the next batch."""
+        """Release pinned resources until the next batch."""
         for backend in self._opened.values():
             backend.release()
 
@@ -375,7 +375,7 @@ class Backends:
             backend.destroy()
 
     def close(self) -> None:
-        """Close every backend, those included that the present layout does not use."""
+        """Close every backend, including ones that the present layout does not use."""
         for backend in (*self._opened.values(), *self._replaced.values()):
             backend.close()
 
@@ -408,7 +408,7 @@ class Coverage:
         """Whether the version was written in the present layout."""
 
     def _before(self, store: str) -> KeptStore | None:
-        """Return how the store was kept; None if the version does not have it."""
+        """Return the store's description in the version's layout; None if the version does not have it."""
         was, now = self._was.get(store), self._now.get(store)
         return was if was is not None and now is not None and was.generation == now.generation else None
 

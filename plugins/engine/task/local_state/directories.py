@@ -44,14 +44,14 @@ class _Use:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
     def _is_there(self) -> bool:
-        """Return whether the open file still is the lock file: a task replaces it where a standby does not answer."""
+        """Return whether the open file still is the lock file: a task replaces it if a standby does not answer."""
         try:
             return self._file is not None and os.path.samestat(os.fstat(self._file), os.stat(self._path))
         except OSError:
             return False
 
     def close(self) -> None:
-        """Note the time, and release the lock; idempotent."""
+        """Record the time of use, and release the lock; idempotent."""
         if self._file is not None:
             self._set_time(self._file)
             os.close(self._file)
@@ -140,7 +140,7 @@ def is_used(directory: Path) -> bool:
 
 
 def remove_all(root: Path, names: Collection[str] | None = None) -> tuple[list[str], list[str]]:
-    """Delete directories under `root` (`names`: only these); return those deleted, and those in use."""
+    """Delete directories under `root` (`names`: only these); return the deleted ones, and the ones in use."""
     removed, used = [], []
     with making_state_directory(root):
         directories = sorted(path for path in root.glob("*") if path.is_dir() and (names is None or path.name in names))
@@ -170,8 +170,8 @@ def remove_unused(root: Path, delay_ms: float, now_ms: int, token: str) -> list[
     """Delete the directories under `root` that were not used for `delay_ms` (inf: none); return their names.
 
     Those in use are marked as used at `now_ms`, for a killed process cannot. A directory is renamed, with the unique
-    `token`, under its lock and deleted without it: a frozen process blocks no other. The next call deletes what was
-    renamed.
+    `token`, under its lock and deleted without it: a frozen process blocks no other. The next call deletes renamed
+    directories.
     """
     removed = []
     with making_state_directory(root):
@@ -207,7 +207,7 @@ def remove_unused(root: Path, delay_ms: float, now_ms: int, token: str) -> list[
 
 
 def disk_bytes(directory: Path) -> int:
-    """Return how many bytes the files under a directory take on disk; files that go meanwhile are left out."""
+    """Return the disk usage in bytes of the files under a directory; files deleted meanwhile are left out."""
     total = 0
     for path, _, names in os.walk(directory):
         for name in names:

@@ -1,4 +1,4 @@
-"""The copies of a global store on this machine: the one that tasks read, and one that is built to replace it."""
+"""The copies of a global store on this machine: the current one for tasks, and its successor under construction."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from penstock.support.file_lock import FileLock
 from penstock.support.names import index_name
 from penstock.support.private_files import make_private_directory, write_private_text
 from penstock.support.repeats import Repeats
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 
 from ..locations import GLOBAL, making_state_directory
 from .restoring import Stretch
@@ -73,7 +73,7 @@ class Position:
         return json.dumps(asdict(self))
 
 
-class Copy:
+class GlobalCopy:
     """One copy: a backend in a directory, and the typed store on top of it."""
 
     def __init__(self, application: Application, spec: GlobalStore, backend: StoreBackend) -> None:
@@ -97,13 +97,13 @@ class Copy:
             application.settings.of_plugins,
         )
         self.store: StateStore = built_store(spec.store, self.buffer, context)
-        self.progress = Progress(0)
+        self.progress = TaskProgress(0)
         """The clocks by which entries expire: stream time is the highest timestamp that was read from the topic."""
         self._version: str | None = None
         self._position = Position()
 
     def position(self) -> Position:
-        """Return how far any process has read, and drop objects of an earlier state."""
+        """Return the latest position of any process, and drop cached objects of an earlier state."""
         version = self.backend.version()
         if version != self._version:
             # The typed store's objects are of the earlier version.
@@ -116,7 +116,7 @@ class Copy:
         """Write the pending changes and the position in one step. Raises StaleStoreError after another writer."""
         self.store.flush()
         version = position.to_version()
-        rows = {each.name: each.local_changes(each.changes()) for each in self._buffers}
+        rows = {buffer.name: buffer.local_changes(buffer.changes()) for buffer in self._buffers}
         self.backend.write(rows, self._version, version)
         self._version, self._position = version, position
         self.give_up()
@@ -124,16 +124,16 @@ class Copy:
     def give_up(self) -> None:
         """Drop pending changes and cached objects."""
         self.store.discard()
-        for each in self._buffers:
-            each.clear()
+        for buffer in self._buffers:
+            buffer.clear()
 
-    def move_to(self, other: Copy) -> None:
+    def move_to(self, other: GlobalCopy) -> None:
         """Replace the content by that of `other`, and take over its backend; the store object stays."""
         other.store.close()
         self.give_up()
         self.backend, self._version, self.progress = other.backend, None, other.progress
-        for each in self._buffers:
-            each.read_from(other.backend)
+        for buffer in self._buffers:
+            buffer.read_from(other.backend)
 
     def close(self) -> None:
         """Close the store and its backend."""
@@ -163,7 +163,7 @@ def copy_directory(directory: Path, backend: str, number: int) -> Path:
     return directory / (f"{backend}.{number}" if number else backend)
 
 
-class Copies:
+class GlobalDirectory:
     """A global store's directory on this machine.
 
     A file has the number of the copy that tasks read; the next number is being built, and replaces the old one as a
@@ -204,12 +204,12 @@ class Copies:
         """Return whether some process is building a new copy."""
         return self._path(self._number + 1).exists()
 
-    def open_next(self) -> Copy:
-        """Return the copy that will replace the current one, as far as it was built. Call while `writing`."""
+    def open_next(self) -> GlobalCopy:
+        """Return the next copy in its present, perhaps unfinished, state. Call while `writing`."""
         return self._open(self._number + 1)
 
-    def replace(self, built: Copy) -> None:
-        """Make a copy from `open_next` the current one and delete the one before. Call while `writing`."""
+    def replace(self, built: GlobalCopy) -> None:
+        """Make a copy from `open_next` the current one and delete its predecessor. Call while `writing`."""
         number = self._number + 1
         aside = self._pointer.with_suffix(".new")
         with making_state_directory(self._directory):
@@ -218,7 +218,7 @@ class Copies:
         self._turn_to(number, built)
         self._remove_others()
 
-    def drop_next(self, copy: Copy) -> None:
+    def drop_next(self, copy: GlobalCopy) -> None:
         """Delete a copy from `open_next`. Call while `writing`."""
         copy.store.close()
         copy.backend.destroy()
@@ -276,8 +276,8 @@ class Copies:
         with making_state_directory(self._directory):
             return self._lock.acquire(seconds)
 
-    def _open(self, number: int) -> Copy:
-        return Copy(self._application, self._spec, self._open_backend(number))
+    def _open(self, number: int) -> GlobalCopy:
+        return GlobalCopy(self._application, self._spec, self._open_backend(number))
 
     def _open_backend(self, number: int) -> StoreBackend:
         path = self._path(number)
@@ -289,7 +289,7 @@ class Copies:
             backend = self._factory(path, self._tables)
         return backend
 
-    def _turn_to(self, number: int, built: Copy | None = None) -> None:
+    def _turn_to(self, number: int, built: GlobalCopy | None = None) -> None:
         before = self.current.backend
         self.current.move_to(built or self._open(number))
         self._number = number

@@ -25,7 +25,7 @@ from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested
 from penstock.task.task import Task
 
-from .global_copy import Copies, Copy, Position
+from .global_copy import GlobalCopy, GlobalDirectory, Position
 from .refill import filling_task
 from .restoring import Stretch
 
@@ -64,8 +64,8 @@ class GlobalStores:
         filling = filling or Stretch("the global stores")
         self._parts: list[_Part] = []
         try:
-            for each in application.program.global_stores:
-                self._parts.append(_Part(application, each, directory / each.store.name, repeats, filling))
+            for store in application.program.global_stores:
+                self._parts.append(_Part(application, store, directory / store.store.name, repeats, filling))
         except BaseException:
             self.close()
             raise
@@ -108,7 +108,7 @@ class _Part:
     filling: Stretch
 
     def __post_init__(self) -> None:
-        self.copies = Copies(self.application, self.spec, self.directory, self.filling)
+        self.copies = GlobalDirectory(self.application, self.spec, self.directory, self.filling)
         self._topic = self.spec.source.topics[0]
         self._form = ", ".join(
             resolve_serde(
@@ -196,7 +196,7 @@ class _Part:
         raise AssertionError("the last try returns or raises")
 
     def _check(self, goal: _Goal, position: Position) -> str | None:
-        """Return why a copy cannot be read on; None when it can."""
+        """Return why a copy cannot be continued; None if it can."""
         reason = goal.contradiction(position)
         if reason is not None or not position.positions or not goal.is_ahead_of(position):
             return reason
@@ -211,16 +211,16 @@ class _Part:
                 )
         return None
 
-    def _fill(self, copy: Copy, goal: _Goal) -> bool:
+    def _fill(self, copy: GlobalCopy, goal: _Goal) -> bool:
         """Read on to the goal, and save rows and positions after every portion; return whether all was read.
 
-        After a kill, and after a call that `is_over` ended, the next one goes on from the last portion.
+        After a kill, and after a call that `is_over` ended, the next one continues from the last portion.
         """
         log, targets, now_ms = goal.log, goal.targets, goal.now_ms
         before = copy.position()
         goal = replace(goal, topic_id=goal.topic_id or before.topic_id)
-        starts = log.start_offsets([each for each in targets if str(each.partition) not in before.positions])
-        positions = {each: before.positions.get(str(each.partition), starts.get(each, 0)) for each in targets}
+        starts = log.start_offsets([target for target in targets if str(target.partition) not in before.positions])
+        positions = {target: before.positions.get(str(target.partition), starts.get(target, 0)) for target in targets}
         # Until everything is read, the copy keeps its earlier time.
         as_of_ms = now_ms if before.as_of_ms is None else before.as_of_ms
         task = filling_task(
@@ -249,7 +249,7 @@ class _Part:
                     copy.store.flush()
                     fetches += 1
                     self.filling.moved(sum(map(len, batches)))
-                    if goal.is_over() and any(positions[each] < targets[each] for each in targets):
+                    if goal.is_over() and any(positions[target] < targets[target] for target in targets):
                         self._save(copy, task, goal, positions, as_of_ms)
                         return False
                     if copy.buffer.size_bytes >= _PORTION_BYTES or fetches % _PORTION_FETCHES == 0:
@@ -267,7 +267,7 @@ class _Part:
             task.close()
 
     def _save(
-        self, copy: Copy, task: Task, goal: _Goal, positions: Mapping[TopicPartition, int], as_of_ms: int
+        self, copy: GlobalCopy, task: Task, goal: _Goal, positions: Mapping[TopicPartition, int], as_of_ms: int
     ) -> None:
         # A global store has no sinks; only dead letters leave it, and each host that keeps a copy sends its own.
         for output in task.take_outputs():
@@ -300,14 +300,14 @@ class _Goal:
         return any(position.positions.get(str(each.partition), 0) < end for each, end in self.targets.items())
 
     def is_reached(self, position: Position) -> bool:
-        """Return whether a copy has all of the targets, and its note of that is recent."""
+        """Return whether a copy has reached all targets and recorded that recently."""
         is_noted = position.as_of_ms is not None and self.now_ms - position.as_of_ms < _CONFIRM_MS
         return is_noted and not self.is_ahead_of(position) and not self.contradiction(position)
 
     def contradiction(self, position: Position) -> str | None:
-        """Return why a topic that ends at the targets cannot be the one that was read; None when it can.
+        """Return why a topic that ends at the targets cannot be the topic of the copy; None if it can.
 
-        Also when the entries have another form.
+        Also returns a reason if the entries have another form.
         """
         if position.positions and position.form != self.form:
             written = position.form or "of an older version of penstock"

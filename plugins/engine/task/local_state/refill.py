@@ -36,7 +36,7 @@ _PORTION_BYTES = 8 * 1024 * 1024
 _CHUNK = 10_000
 
 MakeContext = Callable[[str, CommitBuffer | None], StoreContext]
-"""(store, its index) -> what the store may ask of the task."""
+"""(store, its index) -> the StoreContext of the store."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Refill:
         """Yield the changes to write to `backend`, where the store is empty, a portion at a time.
 
         Each is written before the next is asked for. `connect` gives the store the clocks of the task that fills it.
-        `pause` is called after each fetch: it may wait, and what it raises ends the refill.
+        `pause` is called after each fetch: it may wait, and its errors end the refill.
         """
         name = self.spec.store.name
         buffer = CommitBuffer(backend, name)
@@ -135,7 +135,7 @@ def filling_task(
 
 
 class _Ignore(Processor):
-    """Takes what was forwarded when the records were first processed."""
+    """Ignores forwarded records: they were forwarded when the records were first processed."""
 
     def process(self, record: Record) -> None:
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""Restoring: how far the restoring of a task's stores is; another thread watches it, and may end it."""
+"""Restoring: the progress of a restore of a task's stores; another thread watches it, and may end it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _log = logging.getLogger("penstock.state")
 class RestoreProgress:
     """A task whose state is restored: entries so far, entries a second, and seconds since the first one.
 
-    `share`: how much of the history is read, from 0 to 1. `seconds_left`: until all is read, at this rate. None where
-    that is unknown.
+    `share`: read share of the history, from 0 to 1. `seconds_left`: until all is read, at this rate. None where that is
+    unknown.
     """
 
     entries: int
@@ -81,7 +81,7 @@ class Restoring:
             _log.exception("task %s: the listener of restores failed at %s", self._task_id, event)
 
     def progress(self) -> RestoreProgress | None:
-        """Return how far the restoring is; None if nothing is restored now."""
+        """Return the progress of the restore; None if none is running."""
         now = self._now
         if now is None:
             return None
@@ -110,12 +110,12 @@ class Stretch:
         self._seen, self._seen_at = -1, 0.0
 
     def begin(self, now: float) -> None:
-        """Begin the work anew, after an `end`. `now`: as for `still`."""
+        """Begin the work again, after an `end`. `now`: as for `still`."""
         self._has_ended = False
         self._seen, self._seen_at = self.steps, now
 
     def still(self, now: float) -> float:
-        """Return for how many seconds, of a stopwatch, calls have seen no step; 0.0 while others have their turn."""
+        """Return the seconds, by a stopwatch, since calls last saw a step; 0.0 while others have their turn."""
         if self._seen == self.steps and not self.is_waiting:
             return now - self._seen_at
         self._seen, self._seen_at = -1 if self.is_waiting else self.steps, now
@@ -129,7 +129,7 @@ class Stretch:
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
-        """Note that the work waits for others, for the block."""
+        """Mark the work as waiting for others, for the block."""
         self.is_waiting = True
         try:
             yield

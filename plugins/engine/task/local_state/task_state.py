@@ -34,7 +34,7 @@ from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.names import index_name
 from penstock.support.repeats import Repeats
-from penstock.task.progress import Progress
+from penstock.task.progress import TaskProgress
 from penstock.task.saved_values import adopt_values
 from penstock.task.task import Task
 
@@ -63,10 +63,10 @@ def first_version(world: World) -> str:
 class TaskState:
     """All stores of one task. One backend per backend name, each in a directory of its own under `directory`.
 
-    `layouts`: how stores are kept, also those that the program does not name any more (None: as the program says). The
-    local state is never ahead of the log's commit: `apply` is called after it. `task_count` is how many tasks the
-    application has. `repeats` and `world` are those of the process. Called by one thread at a time: `open` and
-    `append_layout` may be in another one than the rest.
+    `layouts`: the layouts of stores, including parked ones (None: from the program). The local state is never ahead of
+    the log's commit: `apply` is called after it. `task_count`: number of tasks of the application. `repeats` and
+    `world` are those of the process. Called by one thread at a time: `open` and `append_layout` may be in another one
+    than the rest.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class TaskState:
         self._indexes: dict[str, CommitBuffer] = {}
         self.stores: dict[str, StateStore] = {}
         self.version: str | None = None
-        self._progress = Progress(0)
+        self._progress = TaskProgress(0)
         self._taken = 0
         self._rows, self._count_at = 0, -inf
         self.dropped: Callable[[str, str, int], None] = lambda store, reason, count: None
@@ -119,7 +119,7 @@ class TaskState:
     def open(self, version: str, refills: Sequence[Refill] = ()) -> None:
         """Bring every backend to `version` and build the stores. Raises ChangelogError when it cannot be reached.
 
-        `refills`: how the read-only stores are filled where this host does not have their content.
+        `refills`: fill read-only stores whose content this host lacks.
         """
         self._coverage = Coverage(self._layouts, version)
         self.backends.refills = {each.spec.store.name: self._changes_of(each) for each in refills}
@@ -213,7 +213,7 @@ class TaskState:
             yield row
 
     def connect(self, task: Task) -> None:
-        """Give the stores the task's clocks; what they drop is counted by the task's nodes from now on."""
+        """Give the stores the task's clocks; the task's nodes count dropped entries from now on."""
         # A store cannot see which node called it: what it drops counts for the first node that is connected to it.
         owners = {
             store: node.name
@@ -227,11 +227,11 @@ class TaskState:
     # ------------------------------------------------------------------ a commit
 
     def least_commit_interval(self) -> float:
-        """Return how many seconds the changelog wants to be between two commits; it may measure that."""
+        """Return the changelog's minimum seconds between two commits; it may measure that."""
         return 0.0 if self._deltas is None else self._deltas.least_commit_interval()
 
     def size_bytes(self) -> int:
-        """Return about how many bytes of memory the uncommitted changes take, and will take while they are written."""
+        """Return about the bytes of memory of the uncommitted changes, now and while they are written."""
         total = sum(buffer.size_bytes for buffer in (*self._buffers.values(), *self._indexes.values()))
         for name, buffer in self._buffers.items():
             changes = len(buffer) + self.stores[name].unflushed()
@@ -240,7 +240,7 @@ class TaskState:
         return total
 
     def count_rows(self) -> int:
-        """Return about how many entries the stores have, uncommitted changes included; call `flush` first.
+        """Return about the number of entries in the stores, including uncommitted changes; call `flush` first.
 
         Where counting takes long, the number may be that of some time ago.
         """
@@ -265,7 +265,7 @@ class TaskState:
         }
 
     def take_restored(self) -> int:
-        """Return how many changes were restored since the last call."""
+        """Return the number of changes restored since the last call."""
         before, self._taken = self._taken, self.backends.restoring.entries
         return self._taken - before
 
@@ -326,16 +326,13 @@ class TaskState:
         return {name: rows for name, rows in made.items() if rows}
 
     def is_at(self, version: str) -> bool:
-        """Return whether every backend still is at `version`: another process may have written meanwhile."""
+        """Return whether every backend still is at `version`, and no other process has written."""
         return self.version == version and self.backends.are_at(version)
 
     # ------------------------------------------------------------------ upkeep
 
     def maintain_changelog(self, grace_ms: int, now_ms: int, commit: Commit, is_current: Callable[[], bool]) -> bool:
-        """Write a snapshot when one is due, and delete what is not needed after it.
-
-        Both only while `is_current` returns True. `commit` is the last one. Return whether a snapshot was written.
-        """
+        """Write a snapshot when one is due, and delete files that are not needed after it."""
         written = self.snapshot_when_due(is_current, commit)
         if written and self.version is not None:
             self.upkeep.clean(self.version, grace_ms, now_ms, is_current)

@@ -1,4 +1,4 @@
-"""ContinuousWorker: runs one task as its records come, and keeps its changelog short meanwhile.
+"""ContinuousWorker: runs one task as its records arrive, and keeps its changelog short meanwhile.
 
 Comes in: batches of records, known ends, the time. Goes out: outputs as soon as they are made, a commit now and then,
 and a `TaskReport` when asked for.
@@ -46,7 +46,8 @@ _BEHIND_SHARE, _BEHIND_SECONDS = 100.0, 5.0
 limit in seconds. The backlog decides the latency then, and more commits would make the backlog longer."""
 _BEHIND_RECORDS = 4
 """A task is behind while so many times the records that wait are more than it has processed since its last commit.
-Tasks that read its repartition topics are then behind, too: what they wait for has not been written yet."""
+Tasks that read its repartition topics are then behind, too: their next records have not been written yet.
+"""
 _MOVED_SECONDS = 5.0
 """Seconds after which positions are committed that have only passed offsets without a record."""
 _UPKEEP_SECONDS = 5.0
@@ -58,9 +59,9 @@ class ContinuousWorker(LoggedTask):
     """A task that runs without planned ends. One thread calls it.
 
     Others may `prepare`, `restore` and write a `PendingCommit`. After `open` the loop feeds it records and calls
-    `work`. `begin_commit` returns what is to be written; the task then rests until `end_commit`. After an error
-    that any of these raises the loop calls `abandon_after`, and opens the task again, from the last commit.
-    `phase`: where in the commit interval the task commits, from 0.0 to 1.0.
+    `work`. `begin_commit` returns what is to be written; the task then rests until `end_commit`. After an error that
+    any of these raises the loop calls `abandon_after`, and opens the task again, from the last commit. `phase`: the
+    time of the task's commits within the commit interval, from 0.0 to 1.0.
     """
 
     def __init__(
@@ -114,7 +115,7 @@ class ContinuousWorker(LoggedTask):
         return task.inputs.fetched()
 
     def out_of_range(self, partition: TopicPartition, error: OffsetOutOfRangeError) -> int:
-        """Go on in a partition whose records are gone, as `offset_out_of_range` says; return from where, or raise."""
+        """Continue in a partition with lost records, as `offset_out_of_range` says; return from where, or raise."""
         assert self.task is not None and self._commits is not None
         self._is_dirty = True
         version = self._commits.last.version
@@ -166,9 +167,9 @@ class ContinuousWorker(LoggedTask):
             task.progress.end_soon()
 
     def may_take_long(self, clock_ms: int) -> bool:
-        """Return whether `work` may take longer than it is given, because it did, or a punctuator did that is due.
+        """Return whether `work` may exceed its time: it did before, or a punctuator did that is due now.
 
-        `clock_ms` is the time of the machine's clock now.
+        `clock_ms` is the present time of the machine's clock.
         """
         if self._is_slow or not self._rings_slowly:
             return self._is_slow
@@ -176,11 +177,7 @@ class ContinuousWorker(LoggedTask):
         return tick is not None and tick <= clock_ms
 
     def work(self, ends: Mapping[TopicPartition, int | None], clock_ms: int, limit: int) -> int:
-        """Process up to `limit` records, fire what is due, and send the outputs; return how many were processed.
-
-        `ends`: as far as the log is known to have records; None: it has not said yet. `end_soon` ends it after a record
-        or a punctuator.
-        """
+        """Process up to `limit` records, call due punctuators, and send the outputs; return the number of records."""
         task, committer, commits, phases = self.task, self._committer, self._commits, self._phases
         assert task is not None and committer is not None and commits is not None
         assert not self.rests, f"task {self.id} may not work while its commit is written: that would undo the work"
@@ -239,7 +236,7 @@ class ContinuousWorker(LoggedTask):
 
     @property
     def waits_for_front(self) -> bool:
-        """Whether something is due that waits for what is in front of the task, and is looked for by `FrontLooks`."""
+        """Whether a due punctuator waits for inputs in front of the task, which `FrontLooks` looks for."""
         if self.task is None or self._is_stepping or self.is_paused or self.rests:
             return False
         return self.task.waits_for_front
@@ -250,12 +247,12 @@ class ContinuousWorker(LoggedTask):
         return self.task is not None and self.task.inputs.are_settling
 
     def settle(self, front: Front, ends: Mapping[TopicPartition, int]) -> None:
-        """Note how far everything in front of the task is read once its inputs are read up to `ends`."""
+        """Set the front that the task has read once its inputs are read up to `ends`."""
         if self.task is not None:
             self.task.inputs.mark(front, ends)
 
     def step(self, front: Front | None, ends: Mapping[TopicPartition, int] | None) -> None:
-        """Work by a step of a test, up to `ends`, with what its planner knows of what is in front; see `Task.plan`."""
+        """Work by a step of a test, up to `ends`, with the front known to its planner; see `Task.plan`."""
         self._front = None if front is None else UNKNOWN
         self._of_step = None if front is None else (front, ends)
         self._is_stepping = True
@@ -263,11 +260,11 @@ class ContinuousWorker(LoggedTask):
             self.task.inputs.mark(*self._of_step)
 
     def queued(self, partition: TopicPartition | None = None) -> int:
-        """Return how many records of an input, or of all, were fed and are not processed."""
+        """Return the number of queued records of an input, or of all."""
         return 0 if self.task is None else self.task.inputs.queued(partition)
 
     def has_records(self) -> bool:
-        """Return whether records wait to be processed, or punctuators that they made due."""
+        """Return whether records wait, or punctuators that records made due."""
         task = self.task
         return task is not None and (task.progress.is_firing or not task.inputs.are_empty())
 
@@ -361,9 +358,9 @@ class ContinuousWorker(LoggedTask):
     # ------------------------------------------------------------------ numbers
 
     def take_reports(self) -> list[TaskReport]:
-        """Return reports of the time since the last call; none if nothing was committed since.
+        """Return reports of the time since the last call; none without a commit.
 
-        Only what is committed counts: what is lost in a crash is processed, and counted, again.
+        Only committed work counts: after a crash the rest is processed, and counted, again.
         """
         if self.task is not None and self._has_news and not self._is_dirty and not self.is_committing:
             self._add_report()
@@ -376,14 +373,14 @@ class ContinuousWorker(LoggedTask):
 
 
 class Upkept(NamedTuple):
-    """The result of a step: its seconds, and the commit of which it wrote a snapshot, if it did."""
+    """The result of a step: its seconds, and the commit of its snapshot, if it wrote one."""
 
     seconds: float = 0.0
     commit: Commit | None = None
 
 
 class Upkeep:
-    """Looks now and then whether a snapshot is due; writes it, and deletes what nobody needs after it.
+    """Looks now and then whether a snapshot is due; writes it, and deletes history that is not needed after it.
 
     The task's thread calls `next_step`; another thread runs the step that it returns. There is never more than one.
     """
@@ -420,7 +417,7 @@ class Upkeep:
         return partial(self._run, self._look)
 
     def end_step(self) -> None:
-        """Note that the last step is over."""
+        """End the last step."""
         self.holds_stores = False
 
     def end(self) -> None:

@@ -68,8 +68,8 @@ class FrontLooks:
         internal = self.application.program.internal_topics
         self._written = {
             decorate(self.application.id, sink.topic, internal)
-            for each in self.application.program.subtopologies
-            for sink in each.sinks
+            for subtopology in self.application.program.subtopologies
+            for sink in subtopology.sinks
             if isinstance(sink.topic, str)
         }
         self._fronts = Fronts(upstream, self._inputs, self.application.program.holding())
@@ -77,7 +77,7 @@ class FrontLooks:
         self._answer: Future[_Look] | None = None
 
     def look(self, tasks: Collection[ContinuousWorker], clock_ms: int, paused: Collection[int]) -> None:
-        """Begin a look if a task waits for one; hand the tasks what the last one has found."""
+        """Begin a look if a task waits for one; hand the tasks the results of the last look."""
         answer = self._answer
         if answer is not None:
             if answer.done():
@@ -100,12 +100,12 @@ class FrontLooks:
             _log.debug("a log that is away is the follower's matter", exc_info=error)
             return
         found = answer.result()
-        for each in tasks:
-            if each.id.subtopology in found.fronts:
-                each.settle(found.fronts[each.id.subtopology], found.ends)
+        for task in tasks:
+            if task.id.subtopology in found.fronts:
+                task.settle(found.fronts[task.id.subtopology], found.ends)
 
     def _ask(self, waiting: Collection[int], clock_ms: int, paused: Collection[int]) -> _Look:
-        """Ask for the commits first: what these tasks have written is before the ends."""
+        """Ask for the commits first, so that the records written by these tasks are before the ends."""
         fronts, positions, busy = self._fronts, dict[TopicPartition, int](), set[int]()
         in_front_of_them = {other for each in waiting for other in self._in_front[each]}
         for number in in_front_of_them:
@@ -150,7 +150,7 @@ class TopicWatch:
         """Whether all tasks rest, because that was asked for."""
 
     def look(self, tasks: Mapping[str, ContinuousWorker]) -> None:
-        """Fail the open tasks of which a topic is another than when they were opened, as far as known."""
+        """Fail open tasks whose topics were deleted and made again since the opening, as far as known."""
         answer, now = self._answer, self.seconds()
         if answer is None:
             if now >= self._next:
@@ -240,12 +240,12 @@ class GlobalUpdates:
             self.are_filled, self._at = True, self._seconds() + _UPDATE_SECONDS
 
     def still(self) -> tuple[float, str]:
-        """Return for how long the filling has read no record, and what it is; 0.0 if nothing is filled."""
+        """Return the seconds since the filling last read a record, and its name; 0.0 if nothing is filled."""
         is_filled = self._filling is None
         return 0.0 if is_filled else self.resources.filling.still(self._seconds()), "the filling of the global stores"
 
     def close(self, seconds: float) -> None:
-        """End the filling as soon as it can be ended, and wait for that, at most so long."""
+        """End the filling as soon as possible, and wait for its end, at most so long."""
         if self._filling is not None and not self._filling.cancel():
             self.resources.filling.end()
             self.resources.world.wait([self._filling], seconds)

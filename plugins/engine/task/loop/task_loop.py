@@ -42,7 +42,7 @@ _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
 _ALARM_SECONDS, _IDLE_LOOKS = 0.02, 50
-"""After so many looks without any work, the alarm looks no more until there is some: an idle process costs nothing."""
+"""Number of looks without work after which the alarm rests until the next work: an idle process costs nothing."""
 _MOST_QUEUED, _MOST_QUEUED_BYTES = 100_000, 32 << 20
 """An input with more records, or about so many bytes, that wait is not read on, until it has a fifth of that."""
 _SAMPLED, _RECORD_BYTES = 8, 100
@@ -101,7 +101,7 @@ class TaskLoop:
         self, names: Iterable[str], known: Mapping[str, Commit], paused: Sequence[int] = (),
         visits: Sequence[Visit] | None = None,
     ) -> None:  # fmt: skip
-        """Run these tasks from now on, too; open those that are not open, and not about to be.
+        """Run these tasks from now on, too; open tasks that are neither open nor being opened.
 
         `known`: commits that the log must have. `paused`: sub-topologies that process nothing until the next call, and
         `visits`: see `LoggedTask.ask`.
@@ -142,17 +142,20 @@ class TaskLoop:
         return rows_of(self._tasks.values())
 
     def still(self) -> tuple[float, str]:
-        """Return for how long what other threads restore or fill has made no step, and what; any thread may call it."""
+        """Return the seconds without progress of a restore or filling in other threads, and its name.
+
+        Any thread may call it.
+        """
         return max(self._preparing.still(), self._globals.still())
 
     def restoring(self) -> dict[str, RestoreProgress]:
-        """Return how far the restoring of each task is; any thread may call it."""
+        """Return the restore progress of each task; any thread may call it."""
         return self._preparing.restoring()
 
     # ------------------------------------------------------------------ a turn
 
     def turn(self, longest_wait: float = _LONGEST_WAIT) -> int:
-        """Take records that have come, process some, and commit what is due; return how many were processed.
+        """Take arrived records, process some, and make due commits; return the number of processed records.
 
         Waits for records, at most `longest_wait` seconds, and works for about `_TURN_SECONDS`. In a pause it commits,
         and takes nothing. Raises LogError when the log is away for too long.
@@ -181,7 +184,7 @@ class TaskLoop:
             self._globals.begin_anew()
 
     def _wait_seconds(self) -> float:
-        """Return how long nothing has to be done if no record comes."""
+        """Return the seconds until the next due work if no record arrives."""
         if self._has_more:
             return 0.0
         if self._writing:
@@ -284,7 +287,7 @@ class TaskLoop:
     # ------------------------------------------------------------------ opening
 
     def _open_tasks(self) -> None:
-        """Begin to open tasks that are due; end the opening of those that are prepared."""
+        """Begin to open tasks that are due; complete the opening of prepared tasks."""
         if not self._globals.are_filled:
             return
         now, clock_ms = self._seconds(), self._clock()
@@ -370,7 +373,10 @@ class TaskLoop:
         self.commit_all()
 
     def _has_read(self, name: str, ends: Mapping[TopicPartition, int]) -> bool:
-        """Return whether a task has read up to `ends`, waits for no end, and visits nothing; True if it is not open."""
+        """Return whether a task has read up to `ends` and finished its visits.
+
+        False while an end is unknown; True if the task is not open.
+        """
         task = self._tasks[name].task
         if task is None:
             return True
@@ -381,7 +387,7 @@ class TaskLoop:
         return all(fetched[partition] >= end for partition, end in ends.items())
 
     def commit_all(self) -> None:
-        """Commit what tasks have processed, and wait until that is written."""
+        """Commit the tasks' work, and wait until it is written."""
         self._writing.end_written(patiently=True)
         for name, task in self._tasks.items():
             # One that rests for a snapshot has processed nothing since its last commit.
@@ -392,7 +398,7 @@ class TaskLoop:
     def close(self, *, commit: bool = True) -> None:
         """Commit, unless `commit` is False, and close every task.
 
-        Waits some seconds for commits and openings that are under way; what takes longer closes its task at its end.
+        Waits some seconds for commits and openings that are under way; a longer one closes its task at its end.
         """
         try:
             if commit:
@@ -412,7 +418,7 @@ class TaskLoop:
 
 
 class _Work:
-    """One stretch: what ends it, when (on the stopwatch), and whether that was done."""
+    """One stretch of work: the function that ends it, its time limit (on the stopwatch), and whether it was ended."""
 
     __slots__ = ("end", "has_rung", "until")
 
@@ -424,7 +430,7 @@ class Alarm:
     """Calls a function when a stretch of work takes too long. The working thread calls `begin` and `end`.
 
     A clock that is read after each record would cost as much as a small program. So a ticker looks at it now and then,
-    and sets what the loop over records looks at anyway (`Progress.end_soon`).
+    and sets a flag that the loop over records reads anyway (`TaskProgress.end_soon`).
     """
 
     def __init__(self, world: World) -> None:
@@ -442,7 +448,7 @@ class Alarm:
             self._look_again()
 
     def end(self) -> bool:
-        """Note that the stretch is over; return whether the alarm has ended it."""
+        """End the stretch; return whether the alarm has ended it."""
         work, self._work = self._work, None
         return work is not None and work.has_rung
 
@@ -499,7 +505,7 @@ class Pauses:
         """At most so many bytes wait in all inputs."""
 
     def note(self, partition: TopicPartition, batch: RecordBatch) -> None:
-        """Begin pauses if too many records wait, those of a batch that has just come included."""
+        """Pause inputs whose queues, with the batch just read, are too long."""
         some = batch.values[:_SAMPLED]
         if not some:
             return
@@ -523,7 +529,7 @@ class Pauses:
         return self._total
 
     def end(self) -> None:
-        """End the pauses of inputs of which few records wait, if all of them together are not too many."""
+        """Resume inputs with few waiting records, if all inputs together have not too many."""
         if self._few:
             is_little = self._count() < self._most_bytes // 2
             free = [each for each, few in self._few.items() if (queued := self._queued(each)) < few or not queued]
@@ -535,6 +541,6 @@ class Pauses:
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Forget inputs that are not followed any more."""
-        for each in partitions:
-            self._few.pop(each, None)
-            self._sizes.pop(each, None)
+        for partition in partitions:
+            self._few.pop(partition, None)
+            self._sizes.pop(partition, None)

@@ -51,7 +51,7 @@ def _logged(what: str, call: Callable[[], object]) -> None:
 
 
 class Turnstile:
-    """Lets a few threads work at once; the others wait, and those that waited longest come first."""
+    """Lets a few threads work at once; the others wait in the order of arrival."""
 
     def __init__(self, most: int) -> None:
         self._free = most
@@ -153,12 +153,12 @@ class Openings:
             self._turnstile.leave()
 
     def restoring(self) -> dict[str, RestoreProgress]:
-        """Return how far the restoring of each task is. Any thread may call it."""
+        """Return the restore progress of each task. Any thread may call it."""
         found = {name: opening.task.restoring for name, opening in list(self._all.items())}
         return {name: progress for name, progress in found.items() if progress is not None}
 
     def still(self) -> tuple[float, str]:
-        """Return for how long the restoring of a task has made no step, and of which; 0.0 if none is restored.
+        """Return the seconds without progress of a task's restore, and the task; 0.0 if none is restored.
 
         Waiting for the log is not restoring; it ends by itself, with an error.
         """
@@ -169,7 +169,7 @@ class Openings:
         return longest
 
     def close(self, seconds: float) -> dict[str, Future[None]]:
-        """Drop what no thread has begun, end the rest, and return what takes longer than `seconds` to end."""
+        """Drop jobs that have not begun, end the others, and return the ones that take longer than `seconds` to end."""
         begun = {name: each for name, each in self._all.items() if not each.future.cancel()}
         self._all.clear()
         for each in begun.values():
@@ -201,7 +201,7 @@ class Commits:
         return bool(self._writing)
 
     def begin_due(self, now: float, *, but: str | None = None) -> None:
-        """Begin the commits that are due. `but`: before this task may take long, also those of all others."""
+        """Begin the commits that are due. `but`: before a possibly long step of this task, also all others'."""
         for name, task in self.tasks.items():
             if task.commit_due() <= now or (but is not None and name != but and task.has_uncommitted):
                 self.begin(name)
@@ -258,7 +258,7 @@ class Commits:
         return name in self._writing
 
     def close(self, seconds: float) -> dict[str, Future[None]]:
-        """Drop what no thread has begun, wait for the rest, and return what takes longer than `seconds`."""
+        """Drop jobs that have not begun, wait for the others, and return the ones that take longer than `seconds`."""
         begun = {name: written for name, written in self._writing.items() if not written.cancel()}
         self._writing.clear()
         self.world.wait(begun.values(), seconds)

@@ -83,7 +83,7 @@ class Answers:
         return {"application": self._queries.application.id, "stores": shown}
 
     def store(self, name: str) -> Data:
-        """Return a store, and how far its copy is in each task."""
+        """Return a store, and the state of its copy in each task."""
         self._check(name)
         lags = [asdict(each) for each in self._queries.lags(name)]
         return {"name": name, "kind": self._queries.stores()[name], "masked": name in self._masked, "tasks": lags}
@@ -324,7 +324,7 @@ class _Part:
 
 
 def _size(data: Any) -> int:
-    """Return about how many bytes data is as JSON."""
+    """Return about the size of data as JSON, in bytes."""
     if isinstance(data, str):
         return len(data)
     return _NUMBER_BYTES if data is None or isinstance(data, int | float) else len(dump_json(data))
@@ -345,7 +345,7 @@ class _Scan:
 
     @classmethod
     def of(cls, text: StoreText, reading: StoreReading, given: Parameters) -> _Scan:
-        """Return what the parameters ask for. Raises Refused."""
+        """Return the request of the parameters. Raises Refused."""
         texts = {name: each for name in ("key", "start", "end", "prefix") if (each := given.text(name)) is not None}
         if len({"key", "prefix"} & set(texts)) and len(texts) > 1:
             raise bad("expected one of: key; prefix; start and end, or one of these two")
@@ -415,7 +415,7 @@ class _Texts(threading.local):
 
 
 def _rank(entry: Entry) -> tuple[int, ...]:
-    """Return what orders the entries of a key; those of one window that keeps duplicates, and of lists, are alike."""
+    """Return the sort key of a key's entries; those of one window that keeps duplicates, and of lists, are alike."""
     if "valid_to" in entry:
         return (-entry["timestamp"],)
     return (entry["end"], entry["start"]) if "start" in entry else ()

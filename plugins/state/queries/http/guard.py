@@ -68,7 +68,7 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 @dataclass(frozen=True)
 class Address:
-    """Where a server listens: HOST:PORT, [IPV6]:PORT, or :PORT for loopback."""
+    """The address of a server: HOST:PORT, [IPV6]:PORT, or :PORT for loopback."""
 
     host: str
     port: int
@@ -132,7 +132,7 @@ class Guard:
                 raise Refused(401, "no_token", "send the token in the header `Authorization: Bearer TOKEN`")
 
     def check_origin(self, request: Request) -> None:
-        """Raise Refused for a request for another host, and for one that a page of another site has made."""
+        """Raise Refused for a request for another host, or from a page of another site."""
         host = request.headers.get("host", "")
         if (self.hosts or self.token is None) and _name(host) not in self._names:
             raise Refused(403, "wrong_host", "the request is for a host that this server is not")

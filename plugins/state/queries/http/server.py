@@ -37,11 +37,11 @@ class Pages(Protocol):
 
 @dataclass(frozen=True)
 class ServerOptions:
-    """How a server listens, and what it shows.
+    """The address, access rules and content of a server.
 
     `stores` (None: all), without `excluded`, can be asked; the values of `masked` ones are not shown. `certificate` and
     `private_key`: files in PEM, for TLS. `hosts`: names that requests may be for, beside those of the address.
-    `actions_token`: what is needed to act; None: nobody may. `pages`: makes the pages of the console; None: none.
+    `actions_token`: the token for actions; None: no actions. `pages`: makes the pages of the console; None: none.
     """
 
     address: Address

@@ -124,7 +124,7 @@ class _Service:
         self._limiter: anyio.CapacityLimiter | None = None
 
     def _check(self, request: Request) -> None:
-        """Raise Refused for a request that is not allowed, and one that was forwarded for another application.
+        """Raise Refused for a request that is not allowed, or was forwarded for another application.
 
         The address of a server that was killed is noted in the log until the next run, and another one may have it.
         """
@@ -279,7 +279,7 @@ class _Service:
         return None
 
     async def _metadata(self, sent: Sent, name: str, given: Parameters) -> Response:
-        """Answer which task has a key, and how far its copies are: here, and beside the tasks."""
+        """Answer which task has a key, and the state of its copies here and beside the tasks."""
         try:
             found = await self._in_thread(self._answers.metadata, name, given)
         except PenstockError as error:

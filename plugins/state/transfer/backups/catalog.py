@@ -212,7 +212,7 @@ class Catalog:
             self._entries.sync()
 
     def delete_temporaries(self, before_ms: int) -> None:
-        """Delete what killed processes have left among the entries and not written since `before_ms`."""
+        """Delete temporary files of killed processes among the entries, not written since `before_ms`."""
         with self._entries.explaining("delete files that are left over"):
             for each in self._entries.files():
                 if each.name.endswith(TEMPORARY) and each.modified_ms < before_ms:
@@ -257,7 +257,7 @@ class Catalog:
 
 
 def stays(changelog: DirectoryChangelog, version: str, noted: set[str]) -> bool:
-    """Return whether there is a way to a version, and none of its files is noted as one that may be deleted."""
+    """Return whether a version can be restored, and none of its files is announced for deletion."""
     try:
         return not changelog.needed(version) & noted
     except ChangelogError:

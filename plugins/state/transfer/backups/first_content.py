@@ -48,7 +48,7 @@ Row = Mapping[str, Any]
 
 
 class Filled(NamedTuple):
-    """How many rows were put, and how many of them the store does not have, because they have expired."""
+    """The number of rows put, and the number of them that the store lacks because they have expired."""
 
     rows: int
     expired: int
@@ -117,18 +117,18 @@ class _Task(LastingTaskWorker):
         return self._state.stores[name]
 
     def begin_ttl(self, timestamp: int | None) -> None:
-        """Let what is put next expire a TTL after `timestamp` (ms); None: after now, by stream time or the clock."""
+        """Let the next puts expire a TTL after `timestamp` (ms); None: after now, by stream time or the clock."""
         assert self._state is not None
         now = self._stream_time if self._stream_time >= 0 else self._now
         self._state.set_clocks(now if timestamp is None else timestamp, self._now)
 
     def end_ttl(self) -> None:
-        """Let expire what has, by the task's times."""
+        """Expire entries by the task's times."""
         assert self._state is not None
         self._state.set_clocks(self._stream_time, self._now)
 
     def commit_stores(self) -> None:
-        """Commit what was put, at the positions of the last commit."""
+        """Commit the puts, at the positions of the last commit."""
         state, commits, committer = self._state, self._commits, self._committer
         assert state is not None and commits is not None and committer is not None
         self.end_ttl()

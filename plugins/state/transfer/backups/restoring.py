@@ -294,7 +294,7 @@ class _Restoring:
         self.remarks: list[str] = []
 
     def clear(self) -> None:
-        """Delete what a restore has written, but for the note that it has begun."""
+        """Delete a restore's data, except the note that it has begun."""
         topics = self._log.topics()
         for name in (*self._names.values(), *changelog_topics(self._plan, self._application)):
             if name in topics:
@@ -340,7 +340,7 @@ class _Restoring:
         return json.dumps(state, separators=(",", ":")).encode() if state else b""
 
     def _write_records(self) -> Mapping[TopicPartition, int]:
-        """Make the repartition topics; write the records that waited; return where these begin, by the former names."""
+        """Make the repartition topics and write the waiting records; return their start offsets, by former names."""
         counts = self._backup.note["fingerprint"]["partitions"]
         before = [TopicPartition(topic, number) for topic in self._names for number in range(counts[topic])]
         now = {each: self._here(each) for each in before}

@@ -162,7 +162,7 @@ def topic_counts_of(plan: ReshardPlan, then: Assignment, number: int) -> Mapping
 
 
 def task_count(assignment: Assignment, number: int) -> int:
-    """Return how many tasks a sub-topology has."""
+    """Return the number of tasks of a sub-topology."""
     return sum(task.subtopology == number for task in assignment.tasks)
 
 
@@ -485,7 +485,7 @@ class Candidate:
     def target(self, key: Any) -> int:
         """Return the partition of a key in the new layout.
 
-        Raises what serde and partitioner raise, and ValueError for no partition.
+        Raises the errors of serde and partitioner, and ValueError for no partition.
         """
         return self._partition(key, self.then)
 
@@ -515,7 +515,7 @@ def candidates_of(
 
 
 def _sources_of(subtopology: Subtopology, store: str) -> Iterator[SourceNode]:
-    """Yield the sources of a sub-topology, first those from which records reach a processor with the store."""
+    """Yield the sources of a sub-topology, first the ones whose records reach a processor with the store."""
     users = {node.name for node in subtopology.nodes if isinstance(node, ProcessorNode) and store in node.stores}
     others = []
     for source in subtopology.sources:

@@ -362,7 +362,7 @@ class Resharding:
         return prepare(application, self._log)
 
     def _delete_unused(self) -> None:
-        """Delete what was written for a layout that will not be used; what is left, the next resharding deletes."""
+        """Delete the data of a layout that will not be used; the next resharding deletes the rest."""
         try:
             delete_layout(self._plan.before.settings, self._log, self.id, self._world, self._lease.renew)
         except Exception as error:
@@ -371,7 +371,7 @@ class Resharding:
             )
 
     def _starts(self, assignment: Assignment) -> Ends:
-        """Return where the new layout begins to read: at the ends of the old one, and at the start of what is new."""
+        """Return the start offsets of the new layout: the old one's ends, and the starts of new partitions."""
         read, ends = [each for partitions in assignment.tasks.values() for each in partitions], self.ends
         new = [each for each in read if each not in ends]
         return {**(self._log.start_offsets(new) if new else {}), **{each: ends[each] for each in read if each in ends}}
@@ -494,7 +494,7 @@ def delete_layout(
     """Delete what is stored under an id, its commits last; idempotent. Raises ChangelogError and LogError.
 
     The note of its program says what there is, and goes with the commits. The lease is checked before each deletion: a
-    process that was frozen must not delete what its successor has made.
+    process that was frozen must not delete its successor's data.
     """
     note = read_note(application_id, log)
     topics = repartition_topics(application_id, note) | topics_beside(application_id)

@@ -56,7 +56,7 @@ class SplitState:
             self._backends.append(stack.enter_context(closing(backend)))
         self._waiting = [Portion(max(_PORTION_BYTES // tasks, _LEAST_BYTES)) for _ in range(tasks)]
         self.change: Mapping[str, Callable[[bytes], bytes]] = {}
-        """By store, what is done to its rows."""
+        """By store, the change of its rows."""
 
     def add(self, partition: int, store: str, row: bytes, data: bytes) -> None:
         """Give a row to a task. Raises StoreError when the disk is full."""
@@ -76,7 +76,7 @@ class SplitState:
             backend.write({store: [(row, together)]}, backend.version(), _VERSION)
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting rows."""
         for partition, portion in enumerate(self._waiting):
             self._write(partition, portion.take())
 
@@ -360,5 +360,5 @@ def _earliest(where: str, node: str, of_tasks: Sequence[Sequence[str | None]], t
 
 
 def _form(text: str | None) -> str | None:
-    """Return what a schedule calls and how often, without when it is due."""
+    """Return a schedule's callback and interval, without its due time."""
     return None if text is None else text[0] + text.partition("/")[2]
