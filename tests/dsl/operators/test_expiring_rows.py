@@ -151,7 +151,7 @@ def test_a_join_by_foreign_key_has_the_rows_of_the_moment_at_the_next_update(
 ) -> None:
     builder = StreamsBuilder()
     one, named = (
-        builder.table(topic, topic, key_serde="str", value_serde="str", **({"ttl": "10ms"} if topic in expires else {}))
+        builder.table(topic, topic, key_serde="str", value_serde="str", ttl="10ms" if topic in expires else None)
         for topic in ("rows", "named")
     )
     getattr(one, kind)(named, lambda a, b: [a, b], foreign_key=lambda a: a or None, name="j").to_stream().to(

@@ -170,7 +170,7 @@ def test_a_full_cache_sends_old_values_as_they_were_sent(made: str, seed: int) -
     wide = one.map_values(lambda value: f"{value}".rjust(200) if value else None, "wide", value_serde="str")
     other = {
         "mapped": lambda: wide,
-        "filtered": lambda: wide.filter(lambda text: text.strip() != "1", "filtered"),
+        "filtered": lambda: wide.filter(lambda text: str(text).strip() != "1", "filtered"),
         "copied": lambda: wide.to_stream().to_table("copy", value_serde="str"),
         "joined": lambda: wide.join(one, lambda text, value: text, "joined", value_serde="str"),
     }[made]()
