@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -159,6 +159,25 @@ class ProcessorContext(ValueTransformerContext, Protocol):
 
         If `run` fails, `processing_handler` decides about the held record. If that record is dropped, the current one
         continues.
+        """
+        ...
+
+    def batched(
+        self,
+        compute: Callable[[Sequence[Any]], Sequence[Any]],
+        emit: Callable[[Any, Any], None],
+        max_records: int,
+        max_wait: Duration,
+    ) -> Callable[[Any], None]:
+        """Return a function for `Operator.bind` that holds records, and works on many at once.
+
+        When it holds `max_records`, or the first one has waited for `max_wait` of the wall clock, `compute` gets them
+        in the order of their arrival and returns a result for each. Then `emit` is called with each record and its
+        result, and may forward and use stores: its context is that of the record, and the stream time that of the
+        record's arrival. A commit lets all records go first, so none is lost, and none has to be saved.
+
+        `compute` has no context, and no effects of its own: where it raises an error, it is called again with each half
+        of the records, until those at fault are alone; `processing_handler` decides about them.
         """
         ...
 

@@ -53,6 +53,9 @@ class Operator(Processor):
     """
 
     takes_tuples: ClassVar[bool] = True
+    holds_records: ClassVar[bool] = False
+    """Whether it holds records by `context.batched`: then what it forwards keeps its place among the records that
+    reach the nodes behind it by other ways, or their stores."""
     _run: Run | None = None
 
     @abstractmethod

@@ -63,6 +63,7 @@ class Nodes:
         self._edges: dict[str, tuple[EdgeCounts, tuple[str, ...]]] = {}
         self._runs: dict[str, Run] = {}
         self._calls: dict[str, str] = {}  # by parent: the only child, if it is called without an edge
+        self._ordered: set[tuple[str, str]] = set()
         self._known: set[str] = set()  # parents whose counts do not follow from how many records they get
         self._parents = Counter(child for each in subtopology.children.values() for child in each)
         self._received = dict.fromkeys(self._nodes, 0)
@@ -78,7 +79,12 @@ class Nodes:
         """
         runs = self._runs
         for node in reversed(self._subtopology.nodes):
-            children = [(child, runs[child]) for child in self._subtopology.children.get(node.name, ())]
+            if isinstance(node, ProcessorNode):
+                self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
+        self._ordered = self._edges_in_order()
+        for node in reversed(self._subtopology.nodes):
+            below = self._subtopology.children.get(node.name, ())
+            children = [(child, self._run_of(node.name, child)) for child in below]
             runs[node.name] = self._compile_node(node, children)
             if isinstance(node, ProcessorNode):
                 visits.add(node, self._processors[node.name], self._shared.stores)
@@ -87,7 +93,7 @@ class Nodes:
             source = queue.source.name
             below = self._subtopology.children.get(source, ())
             queue.child = below[0] if len(below) == 1 else source
-            queue.run = runs[queue.child]
+            queue.run = self._run_of(source, queue.child) if len(below) == 1 else runs[source]
             if len(below) == 1:
                 # The loop over records calls the child directly, and counts for the source afterwards.
                 queue.counts = counts.setdefault(source, queue.counts)
@@ -111,10 +117,40 @@ class Nodes:
             return self._outputs.compile_sink(node, self._failures.production, metadata)
         if isinstance(node, SourceNode):
             return self._compile_edges(node.name, children)
-        processor = self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
+        processor = self._processors[node.name]
         forward = self._compile_edges(node.name, children)
         send = forward if all(self._takes_tuples(name) for name, _ in children) else _sending_records(forward)
         return self._compile_processor(node, processor, forward, send)
+
+    def _run_of(self, parent: str, child: str) -> Run:
+        """Return the function of a child, compiled before, for the records of a parent."""
+        run = self._runs[child]
+        return self._shared.batches.run_after(run) if (parent, child) in self._ordered else run
+
+    def _edges_in_order(self) -> set[tuple[str, str]]:
+        """Return the edges whose records must not overtake those that wait in a batch: see `Operator.holds_records`."""
+        children, ordered = self._subtopology.children, set[tuple[str, str]]()
+        edges = [(parent, child) for parent, below in children.items() for child in below]
+        for holder, processor in self._processors.items():
+            supplier = getattr(self._nodes[holder], "supplier", None)
+            if not any(getattr(each, "holds_records", False) for each in (processor, supplier)):
+                continue
+            behind = {holder}
+            for node in self._subtopology.nodes:  # parents first
+                if node.name in behind:
+                    behind.update(children.get(node.name, ()))
+            stores = {store for name in behind for store in self._stores_of(name)}
+            sharing = {name for name in self._nodes if stores & set(self._stores_of(name))}
+            ordered.update(
+                (parent, child)
+                for parent, child in edges
+                if parent not in behind and child != holder and child in behind | sharing
+            )
+        return ordered
+
+    def _stores_of(self, name: str) -> Sequence[str]:
+        node = self._nodes[name]
+        return node.stores if isinstance(node, ProcessorNode) else ()
 
     def _takes_tuples(self, name: str) -> bool:
         """Return whether a node accepts plain tuples; its processor has been made."""
@@ -172,7 +208,8 @@ class Nodes:
         A count for each record costs as much as a tenth of a simple node, so there is none where another one says it:
         a child that forwards each record has got as many as it has forwarded, and the other way round.
         """
-        only = self._nodes[children[0][0]] if len(children) == 1 else None
+        is_single = len(children) == 1 and (name, children[0][0]) not in self._ordered
+        only = self._nodes[children[0][0]] if is_single else None
         is_known, keeps = True, self._keeps_values(name)
         if isinstance(only, SinkNode) and isinstance(only.topic, str) and self._is_plain_sink(only.name):
             is_alone = self._is_alone(only.topic)

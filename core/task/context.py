@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..clock import Cancellable, Duration, PunctuationType, Punctuator
+from ..clock import Cancellable, Duration, PunctuationType, Punctuator, duration_ms
 from ..context import NodeMetrics
 from ..errors import StoreError, TopologyError
 from ..program.nodes import ProcessorNode, Subtopology
@@ -16,6 +16,7 @@ from ..settings.settings import Settings
 from ..store import Entries, StateStore
 from ..store.record_cache import FlushListener, Forwarding
 from ..support.callbacks import check_plain, watched
+from .batches import Batches
 from .failures import RECORD_ERRORS
 from .progress import TaskProgress
 from .saved_values import SavedValues
@@ -31,7 +32,7 @@ class Shared:
     """Parts of all contexts of one task. `takes_commit_requests`: whether a processor's `commit` has an effect.
 
     `values` are the numbers that operators save with each commit. `failed_late` asks the handler about an exception
-    that a node raised for a record that had waited.
+    that a node raised for a record that had waited. `batches` has the held records.
     """
 
     application_id: str
@@ -46,6 +47,7 @@ class Shared:
     timers: Timers
     values: SavedValues
     failed_late: Callable[[str, object, int, Exception | SystemExit], None]
+    batches: Batches
 
 
 class TransformerContext:
@@ -165,6 +167,16 @@ class NodeContext(TransformerContext):
                 failed(node, record[0], record[2], error)
 
         return guarded
+
+    def batched(
+        self,
+        compute: Callable[[Sequence[Any]], Sequence[Any]],
+        emit: Callable[[Any, Any], None],
+        max_records: int,
+        max_wait: Duration,
+    ) -> Callable[[Any], None]:
+        """Return a function that holds records until there are enough of them, or one has waited long enough."""
+        return self._shared.batches.add(self.node, compute, emit, max_records, duration_ms(max_wait, "max_wait"))
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:
         """Have `listener` called with the updates of a cached store."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from ..clock import PunctuationType
 from ..compiled import records as compiled
+from .batches import Batches
 from .failures import RECORD_ERRORS, Failures
 from .input_queue import InputQueue
 from .inputs import Inputs
@@ -50,12 +51,20 @@ class Loop:
     """Processes the records of one task. `may_wait`: whether it waits for an empty input (`max_task_idle`)."""
 
     def __init__(
-        self, inputs: Inputs, progress: TaskProgress, failures: Failures, punctuators: Punctuators, *, may_wait: bool
+        self,
+        inputs: Inputs,
+        progress: TaskProgress,
+        failures: Failures,
+        punctuators: Punctuators,
+        batches: Batches,
+        *,
+        may_wait: bool,
     ) -> None:
         self._inputs = inputs
         self._progress = progress
         self._failures = failures
         self._punctuators = punctuators
+        self._batches = batches
         self._may_wait = may_wait
 
     def process(self, limit: int) -> int:
@@ -65,7 +74,7 @@ class Loop:
         """
         progress, done = self._progress, 0
         if progress.is_firing:
-            self._punctuators.fire(PunctuationType.STREAM_TIME, progress.stream_time)
+            self._fire(progress.stream_time)
             if progress.is_firing:
                 return 0
         while done < limit and not progress.must_end:
@@ -126,5 +135,12 @@ class Loop:
         if progress.is_out_of_time:
             self._punctuators.postpone(stream_time)
         else:
-            self._punctuators.fire(PunctuationType.STREAM_TIME, stream_time)
+            self._punctuators.look_ahead()
+            if stream_time >= self._punctuators.stream_due:
+                self._fire(stream_time)
         progress.input = queue
+
+    def _fire(self, stream_time: int) -> None:
+        """Call what is due by the stream time, after the records that wait in batches."""
+        self._batches.flush()
+        self._punctuators.fire(PunctuationType.STREAM_TIME, stream_time)

@@ -20,6 +20,7 @@ from ..settings.settings import Settings
 from ..store import StateStore
 from ..store.record_cache import FlushListener, SourceRecord
 from ..support.repeats import Repeats
+from .batches import Batches
 from .compiling import Nodes
 from .context import ReadOnlyView, Shared, read_only_views
 from .failures import RECORD_ERRORS, FailureKey, Failures
@@ -119,10 +120,11 @@ class Task:
             self._schedules, progress, self._failures, self._room_for_schedules, self.inputs.idle_ms
         )
         self._caches = Caches(name, stores, progress, self._failures)
+        self._batches = Batches(progress, self._failures, self._punctuators)
         shared = Shared(
             application_id, name, settings, stores, self.global_stores, read_only_views(subtopology, stores), progress,
             self._punctuators.schedule, not takes_whole_batches,
-            self._punctuators.timers, self._values, self._failures.late,
+            self._punctuators.timers, self._values, self._failures.late, self._batches,
         )  # fmt: skip
         self.visits = Visits(saved, progress, self._failures.outside_records)
         self._nodes = self.nodes_class(subtopology, shared, self._outputs, self._failures, self._metrics)
@@ -133,7 +135,9 @@ class Task:
             self.close()
             raise
         self._punctuators.look_ahead()
-        self._loop = Loop(self.inputs, progress, self._failures, self._punctuators, may_wait=not takes_whole_batches)
+        self._loop = Loop(
+            self.inputs, progress, self._failures, self._punctuators, self._batches, may_wait=not takes_whole_batches
+        )
 
     # ------------------------------------------------------------------ records in
 
@@ -185,7 +189,9 @@ class Task:
         Return whether there was anything to do.
         """
         self.inputs.settle()
-        fired = self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
+        is_due = self.visits.are_due or self._next_due() <= self.progress.wall_clock
+        fired = is_due and self._batches.flush()
+        fired |= self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
         if fired and self.progress.must_end:
             return True
         return self.visits.run() or fired
@@ -199,8 +205,12 @@ class Task:
             self.progress.note_driver_clock(driver_ms)
         if self.visits.are_due:
             return 0
-        due = self._punctuators.next_due(PunctuationType.WALL_CLOCK_TIME)
+        due = self._next_due()
         return None if due == NEVER else self.progress.driver_time_of(due)
+
+    def _next_due(self) -> int:
+        """Return when something is due by the wall clock, or a batch has waited long enough (ms)."""
+        return min(self._punctuators.next_due(PunctuationType.WALL_CLOCK_TIME), self._batches.next_due())
 
     def is_wall_clock_due(self, driver_ms: int) -> bool:
         """Return whether a wall-clock punctuator or timer is due now, or a visit is unfinished.
@@ -219,7 +229,7 @@ class Task:
         if self.visits.are_due:
             return 0
         self.inputs.settle()
-        due = self._punctuators.next_call()
+        due = min(self._punctuators.next_call(), self._batches.next_due())
         return None if due == NEVER else due
 
     @property
@@ -253,11 +263,14 @@ class Task:
         return self._outputs.take()
 
     def take_commit(self) -> TaskCommit:
-        """Flush the record caches, and return the changes to commit; the stores are flushed after it.
+        """Forward what batches and record caches hold, and return what to commit; the stores are flushed after it.
 
         A driver that cannot commit them has to reopen the task. Raises the errors of `process`.
         """
+        self._batches.flush()
         self._caches.flush()
+        while self._batches.flush():  # behind a store with a record cache
+            self._caches.flush()
         has_changed = self.progress.take_change()
         return TaskCommit(self.inputs.positions(), self._outputs.take_last(), has_changed)
 

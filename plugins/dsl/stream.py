@@ -7,16 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from penstock import TopologyError
+from penstock import Duration, TopologyError
 from penstock.program.serdes import SerdeLike
 
 from .base import K, StreamBase, V
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
 from .graph.names import checked
-from .graph.options import GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
+from .graph.options import BatchWithKey, BatchWithoutKey, GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
 from .graph.serdes import Serdes, different_keys
 from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs, found
+from .operators.batch import Form, MapValuesBatch, check_batch
 from .operators.map import (
     Branch,
     Filter,
@@ -162,6 +163,43 @@ class Stateless(StreamBase[K, V]):
         options = check_mapper("map_values", function, with_key=with_key)
         serdes = Serdes(self.flow.serdes.key)
         return self._processed("KSTREAM-MAPVALUES-", name, MapValues, options, serdes, changes_value=True)
+
+    @overload
+    def map_values_batch(
+        self, function: Callable[[Any], Iterable[V2]], **options: Unpack[BatchWithoutKey]
+    ) -> KStream[K, V2]: ...
+    @overload
+    def map_values_batch(
+        self, function: Callable[[Any, Any], Iterable[V2]], **options: Unpack[BatchWithKey]
+    ) -> KStream[K, V2]: ...
+    def map_values_batch(
+        self,
+        function: Callable[..., Any],
+        *,
+        as_: Form = "list",
+        max_records: int = 256,
+        max_wait: Duration = "50ms",
+        with_key: bool = False,
+        name: str | None = None,
+    ) -> Any:
+        """Replace the values of many records at once: `function` gets up to `max_records` and returns as many.
+
+        It gets them in order, as a list, or as `as_` says: a "numpy" array, a "pandas" Series, an "arrow" array; it
+        returns a list or any of these, with the values in the same order. So a model, numpy or a look-up of many keys
+        is called once, not once a record. With `with_key=True` it gets the keys first, in the same form.
+
+        It is called when there are `max_records`, when the first one has waited for `max_wait` of the wall clock,
+        before a commit, and before anything that is due by stream time. So results are those of `map_values` with a
+        function of one value. A batch that raises an error is halved until the records at fault are alone, which
+        `processing_handler` decides about; so the function should have no effects of its own. Raises TopologyError,
+        and MissingPackageError without the package of `as_`.
+        """
+        verb = "map_values_batch"
+        arguments = ("keys", "values") if with_key else ("values",)
+        check_function(verb, function, *arguments)
+        options = {"function": function, "with_key": with_key, **check_batch(verb, as_, max_records, max_wait)}
+        serdes = Serdes(self.flow.serdes.key)
+        return self._processed("KSTREAM-MAPVALUESBATCH-", name, MapValuesBatch, options, serdes, changes_value=True)
 
     @overload
     def flat_map(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -208,6 +208,21 @@ class MockProcessorContext:
 
     def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
         """Return `run`: there is no handler here."""
+        return run
+
+    def batched(
+        self,
+        compute: Callable[[Sequence[Any]], Sequence[Any]],
+        emit: Callable[[Any, Any], None],
+        max_records: int,
+        max_wait: Duration,
+    ) -> Callable[[Any], None]:
+        """Return a function that works on each record at once, as a batch of one."""
+
+        def run(record: Any) -> None:
+            (result,) = compute([record])
+            emit(record, result)
+
         return run
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:

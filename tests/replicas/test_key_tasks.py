@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock import Application, ConfigError, Topology, Windowed, default_partitioner
-from penstock.plugins.state.copies.contents import KeyTasks
+from penstock.plugins.state.copies.key_tasks import KeyTasks
 from penstock.serde import StrSerde
 
 from ..core.tasks import Pass

@@ -17,7 +17,7 @@ from penstock.client import Client
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.operate.cli.text import TextSerde
 from penstock.plugins.operate.console.store_views import StoreViews
-from penstock.plugins.state.copies.contents import KeyTasks
+from penstock.plugins.state.copies.key_tasks import KeyTasks
 from penstock.plugins.state.queries.http.answers import Answers
 from penstock.plugins.testing.contracts.serde_tests import same_value
 from penstock.program.serdes import resolve_serde

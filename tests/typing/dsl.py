@@ -45,6 +45,10 @@ class ClickSerde(Serde[Click]):
         raise NotImplementedError
 
 
+def lengths_of(clicks: list[Click]) -> list[int]:
+    return [click.ms for click in clicks]
+
+
 def of_click(click: Click) -> str:
     return click.user
 
@@ -79,6 +83,8 @@ def stateless(clicks: KStream[str, Click]) -> None:
     assert_type(clicks.filter_not(lambda key, click: key == click.user, with_key=True), KStream[str, Click])
     assert_type(clicks.map_values(lambda click: click.ms), KStream[str, int])
     assert_type(clicks.map_values(of_key_and_click, with_key=True), KStream[str, int])
+    assert_type(clicks.map_values_batch(lengths_of, as_="numpy", max_records=9), KStream[str, int])
+    clicks.map_values_batch(lengths_of, as_="torch")  # type: ignore[call-overload]
     assert_type(clicks.flat_map_values(lambda click: click.page.split("/")), KStream[str, str])
     assert_type(clicks.select_key(lambda click: click.ms), KStream[int, Click])
     assert_type(clicks.map(lambda click: (click.page, click.ms)), KStream[str, int])

@@ -105,6 +105,22 @@ class WithKey(TypedDict, total=False):
     name: str | None
 
 
+class BatchOptions(TypedDict, total=False):
+    """The batches of a function; see `KStream.map_values_batch`."""
+
+    as_: Literal["list", "numpy", "pandas", "arrow"]
+    max_records: int
+    max_wait: Duration
+
+
+class BatchWithoutKey(BatchOptions, WithoutKey):
+    """Functions of the values of a batch."""
+
+
+class BatchWithKey(BatchOptions, WithKey):
+    """Functions that get the keys of a batch first."""
+
+
 class StoreWithoutKey(StoreOptions, WithoutKey):
     """Functions of values, and a store."""
 

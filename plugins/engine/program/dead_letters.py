@@ -374,15 +374,15 @@ def replay(
         if left is not None and left <= 0:
             break
         one = _PartitionReplay(log, partition, selection, to, left, also_replayed, targets)
-        if dry_run:
-            one.run(replayed(log, topic)[partition.partition])
-        else:
-            try:
+        try:
+            if dry_run:
+                one.run(replayed(log, topic)[partition.partition])
+            else:
                 one.run_and_commit()
-            except FencedError as error:
-                sent = sum(each.records for each in (*total, *one.now.sent.values()))
-                what = f"another replay of {topic!r} has taken over: this one has ended, having sent {sent} records"
-                raise FencedError(f"{what}, which count. Replay again when the other one has ended") from error
+        except FencedError as error:
+            sent = sum(each.records for each in (*total, *one.now.sent.values()))
+            what = f"another replay of {topic!r} has taken over: this one has ended, having sent {sent} records"
+            raise FencedError(f"{what}, which count. Replay again when the other one has ended") from error
         total += one.now.sent.values()
         left_out += one.now.left_out
         held += one.now.held
@@ -434,9 +434,8 @@ class _PartitionReplay:
         """Send, in commits of about a fetch each."""
         partition = self.partition
         group, task = group_of(partition.topic), f"0_{partition.partition}"
-        # A look first: opening would take the fence of an application of this id.
+        # A look first: opening would take the fence of an application of this id. Weeks may pass until the next replay.
         Replayed.of(self.log.last_commit(group, task, [partition]), partition)
-        # Weeks may pass until the next replay.
         with closing(self.log.open_lasting_committer(group, task, [partition])) as committer:
             self.now.memory = Replayed.of(committer.committed, partition)
             for batch in self._batches():
@@ -449,9 +448,8 @@ class _PartitionReplay:
             self._outputs(batch)
 
     def _batches(self) -> Iterator[RecordBatch]:
-        start = self.selection.first or 0
-        # Only a replay of everything moves `base`.
-        first = start if self.again else max(start, self.now.memory.base)
+        start, base = self.selection.first or 0, self.now.memory.base  # only a replay of everything moves it
+        first = start if self.again else max(start, base)
         if not self.again:
             self._recall(first)
         for batch in batches_from(self.log, self.partition, first, self.selection.end):
@@ -578,10 +576,8 @@ class _PartitionReplay:
         return self.targets.refuses(topic) or (None if topic in self._counts else "it does not exist")
 
     def _refusal(self, letter: Letter, topic: str) -> RecordRefusedError | None:
-        refusals = (refusal for refusal in self._refusals if refusal.topic == topic)
-        return next(
-            (refusal for refusal in refusals if refusal.refuses(letter.key, letter.value, letter.timestamp)), None
-        )
+        content = letter.key, letter.value, letter.timestamp
+        return next((each for each in self._refusals if each.topic == topic and each.refuses(*content)), None)
 
 
 def _source_record(letter: Letter) -> tuple[object, ...] | None:
@@ -595,10 +591,9 @@ def _source_record(letter: Letter) -> tuple[object, ...] | None:
 def count_letters(log: Log, topic: str) -> dict[tuple[str | None, str | None], tuple[int, int]]:
     """Return the number of letters, and of letters not replayed yet, by source topic and exception."""
     before = replayed(log, topic)
-    there: Counter[tuple[str | None, str | None]] = Counter()
-    waiting: Counter[tuple[str | None, str | None]] = Counter()
+    kinds, waiting = Counter[tuple[str | None, str | None]](), Counter[tuple[str | None, str | None]]()
     for letter in read_letters(log, topic):
         kind = letter.source, letter.exception
-        there[kind] += 1
+        kinds[kind] += 1
         waiting[kind] += letter.source is not None and not before[letter.partition].has(letter)
-    return {kind: (number, waiting[kind]) for kind, number in there.most_common()}
+    return {kind: (number, waiting[kind]) for kind, number in kinds.most_common()}

@@ -31,7 +31,7 @@ from .output import count, data_output, note, reader_may_leave
 if TYPE_CHECKING:
     from penstock import Commit, Log
     from penstock.plugins.spark.dataframe.checkpoint import Checkpoint
-    from penstock.plugins.state.copies.contents import KeyTasks
+    from penstock.plugins.state.copies.key_tasks import KeyTasks
 
 
 _PORTION = 20_000
@@ -203,7 +203,7 @@ class StoreReading(ABC):
 
     def tasks_of(self, key: Any) -> list[str]:
         """Return the tasks that read records with a key. Raises ConfigError, with the options that help."""
-        from penstock.plugins.state.copies.contents import KeyTasks
+        from penstock.plugins.state.copies.key_tasks import KeyTasks
 
         try:
             key_tasks = KeyTasks(self.application, self._number, self.store.name)

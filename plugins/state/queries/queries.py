@@ -24,7 +24,8 @@ from penstock import (
 from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import GLOBAL, Places, open_log
-from penstock.plugins.state.copies.contents import KeyTasks, declared_store
+from penstock.plugins.state.copies.contents import declared_store
+from penstock.plugins.state.copies.key_tasks import KeyTasks
 from penstock.support.names import did_you_mean
 
 from .changes_feed import ChangesFeed

@@ -34,7 +34,8 @@ from penstock import (
     Windowed,
 )
 from penstock.plugins.engine.program.saved_program import SavedTask
-from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, KeyTasks, key_serde, store_over
+from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, key_serde, store_over
+from penstock.plugins.state.copies.key_tasks import KeyTasks
 from penstock.stores.kinds.row_keys import key_in_row
 from penstock.stores.rows.scan import Scan
 

@@ -22,9 +22,9 @@ from penstock.plugins.state.copies.contents import (
     StoreText,
     entries,
     entries_of,
-    may_wait,
     version_entry,
 )
+from penstock.plugins.state.copies.key_tasks import may_wait
 from penstock.program.serdes import resolve_serde
 from penstock.store.specs import declared_serdes
 

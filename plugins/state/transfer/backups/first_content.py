@@ -36,7 +36,8 @@ from penstock.plugins.engine.task.commit import PendingCommit
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases
 from penstock.plugins.engine.task.task_worker import LastingTaskWorker
-from penstock.plugins.state.copies.contents import KeyTasks, declared_store, entries, reading_serdes
+from penstock.plugins.state.copies.contents import declared_store, entries, reading_serdes
+from penstock.plugins.state.copies.key_tasks import KeyTasks
 
 _PORTION = 50_000
 _LEAST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
