@@ -253,7 +253,7 @@ def test_values_go_in_and_out_in_each_form(form: Any) -> None:
         return [2 * value for value in values] if form == "list" else make(values)
 
     compute: Any = pyarrow.compute
-    make = {
+    make: Any = {
         "numpy": lambda values: values * 2, "pandas": lambda values: values * 2,
         "arrow": lambda values: compute.multiply(values, 2), "list": list,
     }[form]  # fmt: skip
