@@ -118,6 +118,17 @@ PLANTED = {
             ),
         ),
     ),
+    "a commit leaves records in a batch": Planted(
+        "stream times behind batches",
+        (
+            Change(
+                Task,
+                "take_commit",
+                "self._batches.flush()\n    self._caches.flush()\n    while self._batches.flush():",
+                "self._caches.flush()\n    while False:",
+            ),
+        ),
+    ),
     "a commit counts though another process has the task": Planted(
         "counts", (Change(memory._MemoryCommitter, "commit", "if not self.is_current():", "if False:"),)
     ),

@@ -346,6 +346,15 @@ def expiring() -> Topology:
     return topology(Counts, key_value_store("kept", ttl="2s", ttl_clock=STREAM_TIME))
 
 
+def times_behind_batches() -> StreamsBuilder:
+    builder = StreamsBuilder()
+    batches = builder.stream("in").map_values_batch(lambda values: values, max_records=3, max_wait="300ms")
+    batches.merge(builder.stream("prices")).process(StreamTimes, stores=[key_value_store("kept")], name="times").to(
+        "out"
+    )
+    return builder
+
+
 def windows() -> StreamsBuilder:
     builder = StreamsBuilder()
     table = builder.stream("in").group_by_key().windowed_by(tumbling("1s", grace="0s")).count()
@@ -531,6 +540,7 @@ CONTRACTS = {
     ),
     "schedules": contract(program=lambda: topology(Schedules, key_value_store("kept")), compared="in any order"),
     "windows": contract(program=windows, compared="latest"),
+    "stream times behind batches": contract(program=times_behind_batches, records=two_topics),
     "sessions": contract(program=session_windows, compared="latest"),
     "regrouped": contract(program=regrouped, compared="latest"),
     "joined": contract(program=joined, records=two_topics),

@@ -34,6 +34,7 @@ FOUND = {
     "a delta is written after the commit": 10,
     "the outcome of a commit is guessed": 10,
     "a cache is flushed after its commit": 3,
+    "a commit leaves records in a batch": 0,
     "a commit counts though another process has the task": 16,
     "an internal topic is purged further than its task has read": 1,
     "an error of a zombie that prepares a task is not explained": 6,
