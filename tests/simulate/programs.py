@@ -349,9 +349,8 @@ def expiring() -> Topology:
 def times_behind_batches() -> StreamsBuilder:
     builder = StreamsBuilder()
     batches = builder.stream("in").map_values_batch(lambda values: values, max_records=3, max_wait="300ms")
-    batches.merge(builder.stream("prices")).process(StreamTimes, stores=[key_value_store("kept")], name="times").to(
-        "out"
-    )
+    merged = batches.merge(builder.stream("prices"))
+    merged.process(StreamTimes, stores=[key_value_store("kept")], name="times").to("out")
     return builder
 
 
