@@ -19,7 +19,18 @@ from .dsl_programs import FIVE, IN_FRONT, NAMED, PROGRAMS, Remind, add, program
 WINDOW = within("2s", grace="1s")
 OPTIMIZED = Settings(topology_optimization="single_store_self_join")
 WITHOUT_STATE = {
-    *("Branch", "Filter", "FlatMap", "FlatMapValues", "MapValues", "Peek", "Printer", "SelectKey", "TablePrinter")
+    *(
+        "Branch",
+        "Filter",
+        "FlatMap",
+        "FlatMapValues",
+        "MapValues",
+        "MapValuesBatch",
+        "Peek",
+        "Printer",
+        "SelectKey",
+        "TablePrinter",
+    )
 }
 
 
