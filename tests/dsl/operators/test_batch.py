@@ -138,12 +138,53 @@ class Counting(Processor):
         self.context.forward(record.with_value([seen.get(record.key), record.value]))
 
 
+def joined_behind_two_batches(stream: Stream, score: Score) -> Stream:
+    """The table of a record is to have the record's row before the join gets the record."""
+    one = score(stream)
+    latest = score(one).to_table("latest", cached=False)
+    return one.left_join(latest, lambda row, other: [row, other])
+
+
+def merged_behind_a_batch(stream: Stream, score: Score) -> Stream:
+    one = score(stream)
+    return score(one).merge(one)
+
+
+def batches_in_another_order(stream: Stream, score: Score) -> Stream:
+    """The node of the first batch is declared before the other's, and gets each record after it."""
+    one, other = stream.filter_not(even), stream.filter(even)
+    after, before = score(other.merge(one)), score(one)
+    return ringing(before.merge(after))
+
+
+def one_topic(stream: Stream, score: Score) -> Stream:
+    score(stream).to("out")
+    return stream.map_values(lambda value: [value])
+
+
+def one_topic_of_a_function(stream: Stream, score: Score) -> Stream:
+    score(stream).to(to_out)
+    score(stream.filter(even)).to("out")
+    return stream.map_values(lambda value: [value])
+
+
+def to_out(record: Record, metadata: Any) -> str:
+    return "out"
+
+
+def ringing_behind_a_cached_table(stream: Stream, score: Score) -> Stream:
+    return ringing(score(stream.to_table("first", cached=True).to_stream()))
+
+
 PROGRAMS: dict[str, Program] = {
     "processor": behind(ringing), "windows": behind(windows), "closed windows": behind(closed),
     "cached table": behind(table), "another batch": behind(again), "repartition": behind(repartitioned),
     "several of a record": several_of_a_record, "behind a cached table": behind_a_cached_table, "merged": merged,
     "merged batches": merged_batches, "joined with a table": joined_with_a_table, "joined streams": joined_streams,
-    "counted by both": counted_by_both,
+    "counted by both": counted_by_both, "joined behind two batches": joined_behind_two_batches,
+    "merged behind a batch": merged_behind_a_batch, "batches in another order": batches_in_another_order,
+    "one topic": one_topic, "one topic of a function": one_topic_of_a_function,
+    "ringing behind a cached table": ringing_behind_a_cached_table,
 }  # fmt: skip
 
 
