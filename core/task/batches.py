@@ -91,7 +91,7 @@ class Batches:
         Return whether there were any.
         """
         fired = False
-        while any([node.let_go(before) for node in reversed(self._nodes)]):  # parents first, for larger batches
+        while sum(node.let_go(before) for node in reversed(self._nodes)):  # parents first, for larger batches
             fired = True
         self.are_any = any(node.are_any for node in self._nodes)
         return fired
