@@ -62,6 +62,9 @@ class Batches:
         """The record of the loop that has this number: its stretch of records, and its index."""
         self._ranks = count()
         self._emitted: _Rank = ()
+        self.ordered = set[str]()
+        """Nodes that held records reach, or whose stores these do."""
+        punctuators.let_go = punctuators.timers.let_go = self.let_go_before_call
         self.are_any = False
         """Whether a record may be held."""
 
@@ -76,10 +79,21 @@ class Batches:
 
         def run_in_order(record: Any) -> None:
             if self.are_any:
-                self.flush((*self._emitted, NEVER) if self._emitted else None)
+                self._catch_up()
             run(record)
 
         return run_in_order
+
+    def let_go_before_call(self, node: str | None = None) -> bool:
+        """Let go what must precede the next call of a punctuator, or of a timer of `node`; return whether it was any.
+
+        Timers may be many, and those of a node that no held record reaches make one batch.
+        """
+        return self.are_any and (node is None or node in self.ordered) and self._catch_up()
+
+    def _catch_up(self) -> bool:
+        """Let all records go that would have arrived by now."""
+        return self.flush((*self._emitted, NEVER) if self._emitted else None)
 
     def next_due(self) -> int:
         """Return when the first record has waited long enough, by the task's wall clock (ms); NEVER if none waits."""

@@ -148,6 +148,7 @@ class Nodes:
                 for topic in self._topics_of(name)
                 if written and (topic in written or None in (topic, *written))
             )
+            self._shared.batches.ordered.update(behind | sharing)
             ordered.update(
                 (parent, child)
                 for parent, child in edges

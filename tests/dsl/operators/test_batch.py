@@ -176,6 +176,21 @@ def ringing_behind_a_cached_table(stream: Stream, score: Score) -> Stream:
     return ringing(score(stream.to_table("first", cached=True).to_stream()))
 
 
+def timers_in_front_and_behind(stream: Stream, score: Score) -> Stream:
+    return score(stream.process(Delaying, name="before")).process(Delaying, name="after")
+
+
+class Delaying(Processor):
+    """Forwards each record by a timer of its key, with its value and time."""
+
+    def on_timer(self, key: Any, at: int) -> None:
+        self.context.forward(Record(key, ["timer", at], at))
+
+    def process(self, record: Record) -> None:
+        self.context.timer(record.key, self.context.current_stream_time_ms() + 3, STREAM_TIME)
+        self.context.forward(record.with_value([record.value]))
+
+
 PROGRAMS: dict[str, Program] = {
     "processor": behind(ringing), "windows": behind(windows), "closed windows": behind(closed),
     "cached table": behind(table), "another batch": behind(again), "repartition": behind(repartitioned),
@@ -184,6 +199,7 @@ PROGRAMS: dict[str, Program] = {
     "counted by both": counted_by_both, "joined behind two batches": joined_behind_two_batches,
     "merged behind a batch": merged_behind_a_batch, "batches in another order": batches_in_another_order,
     "one topic": one_topic, "one topic of a function": one_topic_of_a_function,
+    "timers in front and behind": timers_in_front_and_behind,
     "ringing behind a cached table": ringing_behind_a_cached_table,
 }  # fmt: skip
 
