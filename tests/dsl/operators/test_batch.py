@@ -242,6 +242,12 @@ def test_results_are_those_of_one_record_at_a_time(
     assert results(PROGRAMS[program], most, records, commit_every, reopen=reopen) == expected
 
 
+def test_a_timer_behind_a_batch_waits_for_the_records_that_one_in_front_has_forwarded() -> None:
+    records = [("a", 1, 0), ("b", 1, 0), ("c", 1, 10)]
+    expected = results(timers_in_front_and_behind, None, records, 8, reopen=False)
+    assert results(timers_in_front_and_behind, 5, records, 8, reopen=False) == expected
+
+
 def run(
     write: Callable[[Stream], Stream], values: Iterable[Any], *, value_serde: Any = "json", **options: Any
 ) -> list[Any]:
