@@ -117,6 +117,7 @@ class Batches:
         # What is due behind the active record is called after it.
         current = self._current()
         due: tuple[int, int] | None = None
+        progress.needs_attention = False  # until a record of these makes something due sooner
         try:
             for (record, rank, source, flushed, stream_time, occasion), result in results:
                 number = rank[0]
@@ -124,7 +125,6 @@ class Batches:
                     self._fire(*due)
                 self._emitted = rank
                 due = (number, stream_time) if number < current else None
-                progress.needs_attention = False
                 progress.flushed, progress.stream_time = flushed, stream_time
                 progress.record, progress.occasion = None, occasion
                 if source is None:
@@ -151,6 +151,7 @@ class Batches:
         punctuators = self._punctuators
         if self._progress.needs_attention:
             punctuators.look_ahead()
+            self._progress.needs_attention = False
         if punctuators.stream_due <= stream_time:
             self.flush((number + 1,))  # the record may be in another batch
         if punctuators.stream_due <= stream_time:

@@ -248,6 +248,16 @@ def test_a_timer_behind_a_batch_waits_for_the_records_that_one_in_front_has_forw
     assert results(timers_in_front_and_behind, 5, records, 8, reopen=False) == expected
 
 
+def test_a_timer_that_an_earlier_record_of_two_has_set_is_called_in_its_turn() -> None:
+    def program(stream: Stream, score: Score) -> Stream:
+        return score(stream.flat_map_values(lambda value: [value, value])).process(Delaying)
+
+    records = [("b", 1, 2), ("a", 1, 7), ("a", 1, 11)]
+    expected = results(program, None, records, 8, reopen=False)
+    assert ("b", ["timer", 5], 5) in expected
+    assert results(program, 50, records, 8, reopen=False) == expected
+
+
 def run(
     write: Callable[[Stream], Stream], values: Iterable[Any], *, value_serde: Any = "json", **options: Any
 ) -> list[Any]:
