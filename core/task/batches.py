@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from ..clock import PunctuationType
@@ -33,8 +35,10 @@ class _Place:
 
 
 _Where = tuple[RecordBatch, int]
-_Held = tuple[Any, int, _Where | None, SourceRecord | None, int]
-"""A record, its number, where it was read, the source record of one that a record cache forwarded, the stream time."""
+_Rank = tuple[int, ...]
+_Held = tuple[Any, _Rank, _Where | None, SourceRecord | None, int, Hashable]
+"""A record, its rank, where it was read, the source record of one that a record cache forwarded, the stream time, and
+the punctuator, timer or row that forwarded it."""
 
 
 class Batches:
@@ -42,8 +46,10 @@ class Batches:
 
     What the nodes behind make of the records is the same as if none were held: they get them in the order in which
     they arrived, at the stream time of the arrival, and what is due by that time is called before the next one. So
-    records are let go before any punctuator, and before a record that comes by another way (`run_after`). Records have
-    numbers for that: one for each record that the task reads.
+    records are let go before any punctuator, and before a record that comes by another way (`run_after`).
+
+    Records have ranks for that: in their order, the nodes would have got them if none were held. A rank begins with the
+    number of the record of the loop. The rank of a record that is made of a held one begins with the rank of that.
     """
 
     def __init__(self, progress: TaskProgress, failures: Failures, punctuators: Punctuators) -> None:
@@ -52,9 +58,13 @@ class Batches:
         self._punctuators = punctuators
         self._nodes: list[_Node] = []
         self._number = 0
-        self._place: _Where | None = None
-        self._emitted: int | None = None
-        self._emitter: str | None = None
+        self._turn: tuple[Iterator[Any], int] | None = None
+        """The record of the loop that has this number: its stretch of records, and its index."""
+        self._ranks = count()
+        self._emitted: _Rank = ()
+        self.ordered = set[str]()
+        """Nodes that held records reach, or whose stores these do."""
+        punctuators.let_go = punctuators.timers.let_go = self.let_go_before_call
         self.are_any = False
         """Whether a record may be held."""
 
@@ -69,46 +79,54 @@ class Batches:
 
         def run_in_order(record: Any) -> None:
             if self.are_any:
-                self.flush(self._emitted, self._emitter)
+                self._catch_up()
             run(record)
 
         return run_in_order
+
+    def let_go_before_call(self, node: str | None = None) -> bool:
+        """Let go what must precede the next call of a punctuator, or of a timer of `node`; return whether it was any.
+
+        Timers may be many, and those of a node that no held record reaches make one batch.
+        """
+        return self.are_any and (node is None or node in self.ordered) and self._catch_up()
+
+    def _catch_up(self) -> bool:
+        """Let all records go that would have arrived by now."""
+        return self.flush((*self._emitted, NEVER) if self._emitted else None)
 
     def next_due(self) -> int:
         """Return when the first record has waited long enough, by the task's wall clock (ms); NEVER if none waits."""
         return min((node.due for node in self._nodes), default=NEVER)
 
-    def flush(self, before: int | None = None, emitter: str | None = None) -> bool:
-        """Let all records go, or those with a number below `before`, also from a node behind another one.
+    def flush(self, before: _Rank | None = None) -> bool:
+        """Let all records go, or those with a rank below `before`, also from a node behind another one.
 
-        And of the record of that number those of nodes in front of `emitter` in the program. Return whether there were
-        any.
+        Return whether there were any.
         """
-        fired, names = False, [node.name for node in self._nodes]  # the last ones first
-        first = len(names) if emitter is None or before is None else names.index(emitter) + 1
-        while any(
-            node.let_go(before if before is None or place < first else before + 1)
-            for place, node in enumerate(self._nodes)
-        ):
+        fired = False
+        while sum(node.let_go(before) for node in reversed(self._nodes)):  # parents first, for larger batches
             fired = True
         self.are_any = any(node.are_any for node in self._nodes)
         return fired
 
     def emit(self, node: str, results: Iterator[tuple[_Held, Any]], emit: Emit) -> None:
         """Hand on each record with its result, at the time of its arrival; an error of `emit` meets the handler."""
-        progress, place, emitted = self._progress, _Place(), (self._emitted, self._emitter)
-        before = progress.input, progress.flushed, progress.record, progress.stream_time
-        # The loop over records calls what is due behind a record, and so does a punctuator.
-        here, is_between_records = progress.current_place(), progress.occasion is None
+        progress, place, emitted = self._progress, _Place(), self._emitted
+        before = progress.input, progress.flushed, progress.record, progress.stream_time, progress.occasion
+        # What is due behind the active record is called after it.
+        current = self._current()
         due: tuple[int, int] | None = None
+        progress.needs_attention = False  # until a record of these makes something due sooner
         try:
-            for (record, number, source, flushed, stream_time), result in results:
+            for (record, rank, source, flushed, stream_time, occasion), result in results:
+                number = rank[0]
                 if due is not None and due[0] != number:
                     self._fire(*due)
-                self._emitted, self._emitter = number, node
-                due = (number, stream_time) if is_between_records and (source is None or source != here) else None
-                progress.needs_attention = False
+                self._emitted = rank
+                due = (number, stream_time) if number < current else None
                 progress.flushed, progress.stream_time = flushed, stream_time
+                progress.record, progress.occasion = None, occasion
                 if source is None:
                     progress.input = None
                 else:
@@ -120,12 +138,12 @@ class Batches:
                     emit(record, result)
                 except RECORD_ERRORS as error:
                     self._failures.processing(node, record, error)
-                progress.input = progress.flushed = None
+                progress.input = progress.flushed = progress.occasion = None
             if due is not None:
                 self._fire(*due)
         finally:
-            self._emitted, self._emitter = emitted
-            progress.input, progress.flushed, progress.record, progress.stream_time = before
+            self._emitted = emitted
+            progress.input, progress.flushed, progress.record, progress.stream_time, progress.occasion = before
             progress.needs_attention = True  # whatever asked for it, meanwhile or before
 
     def _fire(self, number: int, stream_time: int) -> None:
@@ -133,8 +151,9 @@ class Batches:
         punctuators = self._punctuators
         if self._progress.needs_attention:
             punctuators.look_ahead()
+            self._progress.needs_attention = False
         if punctuators.stream_due <= stream_time:
-            self.flush(number + 1)  # the record may be in another batch
+            self.flush((number + 1,))  # the record may be in another batch
         if punctuators.stream_due <= stream_time:
             punctuators.fire(PunctuationType.STREAM_TIME, stream_time)
 
@@ -143,12 +162,24 @@ class Batches:
         self.are_any = True
         progress = self._progress
         place = progress.current_place()
-        number = self._emitted
-        if number is None:
-            if place is None or place != self._place:
-                self._number += 1
-            self._place, number = place, self._number
-        return record, number, place, None if place is not None else progress.flushed, progress.stream_time
+        if self._emitted:
+            rank = *self._emitted, next(self._ranks)
+        else:
+            number = self._current()
+            if progress.last >= 0 and number > self._number:
+                self._number, self._turn = number, (progress.remaining, progress.current_index())
+            rank = number, next(self._ranks)
+        flushed = None if place is not None else progress.flushed
+        return record, rank, place, flushed, progress.stream_time, progress.occasion
+
+    def _current(self) -> int:
+        """Return the number of the active record of the loop, or between two, at a commit for one, of the next."""
+        if self._emitted:
+            return self._emitted[0]
+        progress, turn = self._progress, self._turn
+        if progress.last < 0 or turn is None or turn[0] is not progress.remaining:
+            return self._number + 1
+        return self._number + (turn[1] != progress.current_index())
 
     @property
     def wall_clock(self) -> int:
@@ -190,10 +221,10 @@ class _Node:
         if len(held) >= self._most:
             self.let_go()
 
-    def let_go(self, before: int | None = None) -> bool:
-        """Let the records go, those with a number below `before` only; return whether there were any."""
+    def let_go(self, before: _Rank | None = None) -> bool:
+        """Let the records go, those with a rank below `before` only; return whether there were any."""
         held = self._held
-        end = len(held) if before is None else sum(each[1] < before for each in held)
+        end = len(held) if before is None else bisect_left(held, before, key=_rank)
         if not end:
             return False
         self._held = held[end:]
@@ -222,3 +253,7 @@ class _Node:
                 "mend the function and start again: nothing since the last commit counts, and nothing is lost"
             )
         yield from zip(held, results, strict=True)
+
+
+def _rank(held: _Held) -> _Rank:
+    return held[1]

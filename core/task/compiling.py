@@ -141,6 +141,14 @@ class Nodes:
                     behind.update(children.get(node.name, ()))
             stores = {store for name in behind for store in self._stores_of(name)}
             sharing = {name for name in self._nodes if stores & set(self._stores_of(name))}
+            written = {topic for name in behind for topic in self._topics_of(name)}
+            sharing.update(
+                name
+                for name in self._nodes
+                for topic in self._topics_of(name)
+                if written and (topic in written or None in (topic, *written))
+            )
+            self._shared.batches.ordered.update(behind | sharing)
             ordered.update(
                 (parent, child)
                 for parent, child in edges
@@ -151,6 +159,13 @@ class Nodes:
     def _stores_of(self, name: str) -> Sequence[str]:
         node = self._nodes[name]
         return node.stores if isinstance(node, ProcessorNode) else ()
+
+    def _topics_of(self, name: str) -> Sequence[str | None]:
+        """Return the topic that a sink writes; None: a function chooses it."""
+        node = self._nodes[name]
+        if not isinstance(node, SinkNode):
+            return ()
+        return (self._outputs.topic_name(node.topic) if isinstance(node.topic, str) else None,)
 
     def _takes_tuples(self, name: str) -> bool:
         """Return whether a node accepts plain tuples; its processor has been made."""

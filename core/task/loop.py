@@ -121,7 +121,7 @@ class Loop:
         else:
             queue.index = progress.current_index() + 1
         finally:
-            progress.input = None
+            progress.input, progress.last = None, -1
         done = queue.index - first
         progress.last_timestamp = records[done - 1][2]
         queue.counts[0] += done

@@ -49,6 +49,8 @@ class Punctuators:
             lambda: progress.is_out_of_time,
             progress.set_occasion,
         )
+        self.let_go: Callable[[], object] = lambda: None
+        """Lets records go that wait in batches; called before each punctuator."""
         self.stream_due = NEVER
         """The stream time (ms) at which the loop over records has to call `fire`."""
 
@@ -61,6 +63,8 @@ class Punctuators:
         # One is called in any case: else a driver that never has time would call none.
         clock = self._wall_clock_of if kind is PunctuationType.WALL_CLOCK_TIME else lambda schedule: now
         while not (fired and progress.is_out_of_time):
+            if fired:
+                self.let_go()
             taken = self._schedules.take_due(kind, clock)
             if taken is None:
                 break

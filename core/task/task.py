@@ -191,10 +191,21 @@ class Task:
         self.inputs.settle()
         is_due = self.visits.are_due or self._next_due() <= self.progress.wall_clock
         fired = is_due and self._batches.flush()
-        fired |= self._punctuators.fire(PunctuationType.WALL_CLOCK_TIME, self.progress.wall_clock)
+        fired |= self._fire_wall_clock()
         if fired and self.progress.must_end:
             return True
-        return self.visits.run() or fired
+        has_visited = self.visits.run()
+        if has_visited and self._batches.flush():
+            self._fire_wall_clock()
+        return has_visited or fired
+
+    def _fire_wall_clock(self) -> bool:
+        """Fire what is due by the wall clock, also behind the records that this makes; return whether there was any."""
+        fire, now = self._punctuators.fire, self.progress.wall_clock
+        fired = has_fired = fire(PunctuationType.WALL_CLOCK_TIME, now)
+        while has_fired and self._batches.flush():
+            has_fired = fire(PunctuationType.WALL_CLOCK_TIME, now)
+        return fired
 
     def next_wall_clock_punctuation(self, driver_ms: int | None = None) -> int | None:
         """Return when the next punctuator or timer of the wall clock is due, or None; 0: a visit is not over.

@@ -42,6 +42,8 @@ class Timers:
         self._nodes: dict[str, _Node] = {}
         self._advice: dict[str, str] = {}
         self._firing: tuple[PunctuationType, int] | None = None
+        self.let_go: Callable[[str], bool] = lambda node: False
+        """Lets records go that wait in batches in front of a node; returns whether there were any."""
         self.stream_due = NEVER
 
     def add(
@@ -116,8 +118,10 @@ class Timers:
             due = [(*first, name) for name, node in self._nodes.items() if (first := node.store.first_due(clock, now))]
             if not due:
                 break
-            fired = True
             _, raw_key, name = due[0] if len(due) == 1 else min(due, key=lambda each: each[:2])
+            if self.let_go(name):
+                continue  # they may have set it to another time
+            fired = True
             node = self._nodes[name]
             key, at = node.store.take(clock)
             self._firing = clock, at

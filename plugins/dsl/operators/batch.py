@@ -16,6 +16,9 @@ from .map import OfFunction
 Form = Literal["list", "numpy", "pandas", "arrow"]
 """What a function of a batch gets: a list, a numpy array, a pandas Series or an Arrow array."""
 
+_EXACT = 1 << 53
+"""Floats have all integers up to this one."""
+
 
 @dataclass(kw_only=True, eq=False)
 class MapValuesBatch(OfFunction):
@@ -89,7 +92,7 @@ def _numpy(values: list[Any]) -> Any:
             return numpy.array(values, numpy.int64)
         except OverflowError:
             pass
-    elif kinds <= {bool} or kinds <= {int, float}:
+    elif kinds <= {bool} or (kinds <= {int, float} and _are_exact(values)):
         return numpy.array(values)
     elif kinds <= {list, tuple}:
         try:
@@ -105,10 +108,18 @@ def _numpy(values: list[Any]) -> Any:
     return array
 
 
+def _are_exact(values: list[Any]) -> bool:
+    """Return whether integers among floats remain what they are as floats."""
+    return not any(type(value) is int and abs(value) > _EXACT for value in values)
+
+
 def _pandas(values: list[Any]) -> Any:
+    """Return values of one type as pandas does, and others as objects: it would make nan of None beside numbers."""
     import pandas
 
-    return pandas.Series(values)
+    kinds = set(map(type, values))
+    as_objects = len(kinds) > 1 and not (kinds == {int, float} and _are_exact(values))
+    return pandas.Series(values, dtype=object if as_objects else None)
 
 
 def _arrow(values: list[Any]) -> Any:

@@ -138,12 +138,69 @@ class Counting(Processor):
         self.context.forward(record.with_value([seen.get(record.key), record.value]))
 
 
+def joined_behind_two_batches(stream: Stream, score: Score) -> Stream:
+    """The table of a record is to have the record's row before the join gets the record."""
+    one = score(stream)
+    latest = score(one).to_table("latest", cached=False)
+    return one.left_join(latest, lambda row, other: [row, other])
+
+
+def merged_behind_a_batch(stream: Stream, score: Score) -> Stream:
+    one = score(stream)
+    return score(one).merge(one)
+
+
+def batches_in_another_order(stream: Stream, score: Score) -> Stream:
+    """The node of the first batch is declared before the other's, and gets each record after it."""
+    one, other = stream.filter_not(even), stream.filter(even)
+    after, before = score(other.merge(one)), score(one)
+    return ringing(before.merge(after))
+
+
+def one_topic(stream: Stream, score: Score) -> Stream:
+    score(stream).to("out")
+    return stream.map_values(lambda value: [value])
+
+
+def one_topic_of_a_function(stream: Stream, score: Score) -> Stream:
+    score(stream).to(to_out)
+    score(stream.filter(even)).to("out")
+    return stream.map_values(lambda value: [value])
+
+
+def to_out(record: Record, metadata: Any) -> str:
+    return "out"
+
+
+def ringing_behind_a_cached_table(stream: Stream, score: Score) -> Stream:
+    return ringing(score(stream.to_table("first", cached=True).to_stream()))
+
+
+def timers_in_front_and_behind(stream: Stream, score: Score) -> Stream:
+    return score(stream.process(Delaying, name="before")).process(Delaying, name="after")
+
+
+class Delaying(Processor):
+    """Forwards each record by a timer of its key, with its value and time."""
+
+    def on_timer(self, key: Any, at: int) -> None:
+        self.context.forward(Record(key, ["timer", at], at))
+
+    def process(self, record: Record) -> None:
+        self.context.timer(record.key, self.context.current_stream_time_ms() + 3, STREAM_TIME)
+        self.context.forward(record.with_value([record.value]))
+
+
 PROGRAMS: dict[str, Program] = {
     "processor": behind(ringing), "windows": behind(windows), "closed windows": behind(closed),
     "cached table": behind(table), "another batch": behind(again), "repartition": behind(repartitioned),
     "several of a record": several_of_a_record, "behind a cached table": behind_a_cached_table, "merged": merged,
     "merged batches": merged_batches, "joined with a table": joined_with_a_table, "joined streams": joined_streams,
-    "counted by both": counted_by_both,
+    "counted by both": counted_by_both, "joined behind two batches": joined_behind_two_batches,
+    "merged behind a batch": merged_behind_a_batch, "batches in another order": batches_in_another_order,
+    "one topic": one_topic, "one topic of a function": one_topic_of_a_function,
+    "timers in front and behind": timers_in_front_and_behind,
+    "ringing behind a cached table": ringing_behind_a_cached_table,
 }  # fmt: skip
 
 
@@ -183,6 +240,22 @@ def test_results_are_those_of_one_record_at_a_time(
     """Nodes behind it see the same times, places and punctuators, in the same order, whatever is held when."""
     expected = results(PROGRAMS[program], None, records, commit_every, reopen=False)
     assert results(PROGRAMS[program], most, records, commit_every, reopen=reopen) == expected
+
+
+def test_a_timer_behind_a_batch_waits_for_the_records_that_one_in_front_has_forwarded() -> None:
+    records = [("a", 1, 0), ("b", 1, 0), ("c", 1, 10)]
+    expected = results(timers_in_front_and_behind, None, records, 8, reopen=False)
+    assert results(timers_in_front_and_behind, 5, records, 8, reopen=False) == expected
+
+
+def test_a_timer_that_an_earlier_record_of_two_has_set_is_called_in_its_turn() -> None:
+    def program(stream: Stream, score: Score) -> Stream:
+        return score(stream.flat_map_values(lambda value: [value, value])).process(Delaying)
+
+    records = [("b", 1, 2), ("a", 1, 7), ("a", 1, 11)]
+    expected = results(program, None, records, 8, reopen=False)
+    assert ("b", ["timer", 5], 5) in expected
+    assert results(program, 50, records, 8, reopen=False) == expected
 
 
 def run(
@@ -278,10 +351,21 @@ def test_numpy_keeps_every_value(values: list[Any]) -> None:
     """numpy alone makes texts of 1 and "a", floats of integers, and cuts zero bytes."""
     kinds = {type(value) for value in values}
     found = run(lambda stream: stream.map_values_batch(lambda array: array, as_="numpy"), values, value_serde="msgpack")
-    if kinds == {int, float}:  # a column of numbers
+    if kinds == {int, float} and all(abs(value) <= 1 << 53 for value in values if type(value) is int):
+        # a column of numbers
         assert found == [float(value) for value in values]
     else:
         assert found == values and [type(each) for each in found] == [type(each) for each in values]
+
+
+@pytest.mark.parametrize("form", ["numpy", "pandas"])
+@pytest.mark.parametrize(
+    "values",
+    [[1, None], [(1 << 53) + 1, None], [0.5, None], [(1 << 53) + 1, 0.5], [True, 2], [True, None], ["a", None]],
+)
+def test_a_value_is_the_same_whatever_is_beside_it(form: Any, values: list[Any]) -> None:
+    found = run(lambda stream: stream.map_values_batch(lambda column: column, as_=form), values, value_serde="msgpack")
+    assert found == values and [type(each) for each in found] == [type(each) for each in values]
 
 
 def test_records_do_not_share_a_result_or_a_value_that_is_changed_later() -> None:
