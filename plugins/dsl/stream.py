@@ -190,9 +190,9 @@ class Stateless(StreamBase[K, V]):
 
         It is called when there are `max_records`, when the first one has waited for `max_wait` of the wall clock,
         before a commit, and before anything that is due by stream time. So results are those of `map_values` with a
-        function of one value. A batch that raises an error is halved until the records at fault are alone, which
-        `processing_handler` decides about; so the function should have no effects of its own. Raises TopologyError,
-        and MissingPackageError without the package of `as_`.
+        function of one value, but for some timers, which the page on the DSL names. A batch that raises an error is
+        halved until the records at fault are alone, which `processing_handler` decides about; so the function should
+        have no effects of its own. Raises TopologyError, and MissingPackageError without the package of `as_`.
         """
         verb = "map_values_batch"
         arguments = ("keys", "values") if with_key else ("values",)
