@@ -6,7 +6,7 @@ from .errors import ConfigError, PenstockError, ProcessingError, StoreError, Top
 from .for_plugins import *  # noqa: F403 (it has the list)
 from .handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from .hooks import hookimpl, plugin_manager
-from .processor import Processor, ValueTransformer, visitor
+from .processor import AsyncProcessor, BatchProcessor, Processor, ValueTransformer, visitor
 from .program.builder import Topology
 from .program.partitioning import default_partitioner
 from .program.program import Program
@@ -27,6 +27,8 @@ from .store.kinds.windowed import Windowed
 
 __all__ = [
     "Application",
+    "AsyncProcessor",
+    "BatchProcessor",
     "Cancellable",
     "ConfigError",
     "DeadLetter",

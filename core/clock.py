@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from datetime import timedelta
 from enum import Enum
+from fractions import Fraction
 from typing import Protocol
 
 from .errors import ConfigError
@@ -50,6 +51,7 @@ class ManualClock(Clock):
 Duration = timedelta | str
 """A length of time: a timedelta, or text such as "250ms", "10s", "5m", "1h30m", "7d". Never a bare number."""
 
+_MICROSECOND = timedelta(microseconds=1)
 _UNITS = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 
@@ -63,12 +65,13 @@ def duration_ms(duration: Duration, what: str = "duration", *, may_be_negative: 
     if isinstance(duration, timedelta):
         if duration < timedelta(0) and not may_be_negative:
             raise ConfigError(f"{what}: expected a length of time of 0 or more, found {duration!r}")
-        return round(duration.total_seconds() * 1000)
+        return round(Fraction(duration // _MICROSECOND, 1000))
     if isinstance(duration, str):
         text = duration.replace(" ", "")
         parts = _PART.findall(text)
         if parts and "".join(number + unit for number, unit in parts) == text:
-            return round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+            # A float has no more than 53 bits of a number such as Java's Long.MAX_VALUE.
+            return round(sum(Fraction(number) * _UNITS[unit] for number, unit in parts))
     raise ConfigError(
         f'{what}: expected a timedelta or text like "250ms", "10s", "1h30m", found {duration!r}' + unit_hint(duration)
     )

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from .clock import Cancellable, Duration, PunctuationType, Punctuator
-from .record import Record, RecordMetadata
+from .handlers import Handler
+from .record import Headers, Record, RecordMetadata
 from .store import Entries
-from .store.record_cache import FlushListener
+from .store.record_cache import FlushListener, SourceRecord, WaitingWindows
 
 
 @dataclass(slots=True)
@@ -37,6 +38,44 @@ class NodeMetrics:
         self.records_out += other.records_out
         self.dropped.update(other.dropped)
         self.user.update(other.user)
+
+
+CallOrder = Literal["key", "partition", "none"]
+
+
+@dataclass(frozen=True)
+class InFlightOptions:
+    """How the calls of a node run that takes records and answers later; times in ms.
+
+    `capacity`: calls of a task at once; `max_pending`: records that the node holds, at which the task's input pauses.
+    `order`: "key" calls for one record of a key at a time, and hands on the results of a key in the order of arrival;
+    "partition" hands on all results in that order; "none" as they come. `retries` decides about a
+    call that fails, in place of `processing_handler`. `is_async`: what is called is awaited.
+    """
+
+    capacity: int
+    max_pending: int
+    timeout_ms: int
+    order: CallOrder
+    retries: Handler | None = None
+    is_async: bool = False
+
+
+class PendingRecord(NamedTuple):
+    """A record in flight, as the store of its node keeps it under (arrival number, key)."""
+
+    value: Any
+    headers: Headers
+    timestamp: int
+    stream_time: int
+    """The stream time of the record's arrival (ms)."""
+    attempt: int
+    """The number of the next call, from 1; 0: there is none, as the failure's handler has dropped the record.
+
+    It waits for those that came before it, since nodes behind may not know its time yet.
+    """
+    source: SourceRecord | None
+    """The source record that it was made of; None if a punctuator made it."""
 
 
 class ValueTransformerContext(Protocol):
@@ -154,6 +193,21 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         """
         ...
 
+    def held_back_in_front_at(self) -> int:
+        """Return when a node in front of this one in its task, which may hold back results, last got a record.
+
+        About, by the wall clock (ms); -1 if none has. See `Operator.holds_back`.
+        """
+        ...
+
+    @property
+    def waiting_windows(self) -> WaitingWindows:
+        """The windows of which updates wait in the task's record caches.
+
+        An Operator that closes windows calls its `flush` before, where joins read them.
+        """
+        ...
+
     def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
         """Return `run` for records that this node has held back and releases while it processes another record.
 
@@ -179,6 +233,37 @@ class ProcessorContext(ValueTransformerContext, Protocol):
         `compute` has no context, and no effects of its own: where it raises an error, it is called again with each half
         of the records, until those at fault are alone; `processing_handler` decides about them.
         """
+        ...
+
+    def in_flight(
+        self,
+        call: Callable[[Any], Callable[[], Any]],
+        emit: Callable[[Any, Any], None],
+        key_bytes: Callable[[Any], bytes],
+        store: str,
+        options: InFlightOptions,
+    ) -> Callable[[Any], None]:
+        """Return a function for `Operator.bind` that takes records whose results come later: they are state.
+
+        For each record `call` returns a function, which is called beside the task (see `penstock.world.Calls`). When it
+        has returned, `emit` is called with the record and the result, and may forward and use stores: its context is
+        that of the record. A record without a result at a commit is kept in `store`, a key-value store of (arrival
+        number, key) and `PendingRecord`; a re-opened task calls for it again. `key_bytes` returns the bytes of a
+        record's key, and raises an error for a record that the store would refuse.
+
+        `processing_handler` decides about a call that raises an error or does not return in time: for Retry() it is
+        called again after the delay, while others go on.
+        """
+        ...
+
+    def in_calls(self, processor: Any) -> Callable[[Any], None]:
+        """Return a function that takes the records of an `AsyncProcessor`, which see."""
+        ...
+
+    def in_batches(
+        self, process_batch: Callable[[Sequence[Record]], None], max_records: int, max_wait: Duration
+    ) -> Callable[[Any], None]:
+        """Return a function that holds records, and calls `process_batch` with many; see `BatchProcessor`."""
         ...
 
     def send(self, record: Any, to: str | None = None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from .record import TopicPartition
 
 
@@ -91,6 +93,29 @@ class RecordRefusedError(ProductionError):
         limits["earliest"] = None if self.earliest is None else -self.earliest
         limits["without_key"] = 0 if self.without_key else None
         return {name: limit for name, limit in limits.items() if limit is not None}
+
+
+class SinkError(PenstockError):
+    """A target outside of the log cannot be written, and a person has to repair that."""
+
+
+class SinkUnavailableError(SinkError):
+    """A target is away, or too slow. The engine waits, and opens it again; no handler is asked."""
+
+
+class SinkMovedError(SinkError):
+    """The position in a target is not the one that a write follows: another process has written. Nothing changed."""
+
+
+class SinkRefusedError(SinkError):
+    """A target refuses a record by what is in it, and nothing was changed.
+
+    `refusals`: by offset, why it refuses each of several records; empty: it is one record, or it is not known which.
+    """
+
+    def __init__(self, message: str, refusals: Mapping[int, SinkRefusedError] | None = None) -> None:
+        super().__init__(message)
+        self.refusals = dict(refusals or {})
 
 
 class StoreError(PenstockError):

@@ -29,6 +29,10 @@ from .errors import (
     RuntimeUnavailableError,
     SerdeError,
     SerdeUnavailableError,
+    SinkError,
+    SinkMovedError,
+    SinkRefusedError,
+    SinkUnavailableError,
     StaleStoreError,
     StoreLockedError,
     StoreUnavailableError,
@@ -77,6 +81,7 @@ from .serde import (
 )
 from .settings.application import TopologyBuilder
 from .settings.settings import Setting
+from .sink import AnySink, Sink, SinkPlace, SinkPosition, SinkRecord, SinkWriter, StagedSink, StagedWriter
 from .store import (
     BytesStore,
     CountsFiles,
@@ -112,6 +117,7 @@ from .store.specs import StoreSpec
 from .world import World
 
 __all__ = [
+    "AnySink",
     "Assignment",
     "BoolSerde",
     "BytesSerde",
@@ -192,7 +198,18 @@ __all__ = [
     "SerdeUnavailableError",
     "SessionStoreSpec",
     "Setting",
+    "Sink",
+    "SinkError",
+    "SinkMovedError",
     "SinkNode",
+    "SinkPlace",
+    "SinkPosition",
+    "SinkRecord",
+    "SinkRefusedError",
+    "SinkUnavailableError",
+    "SinkWriter",
+    "StagedSink",
+    "StagedWriter",
     "Skip",
     "SourceNode",
     "StaleStoreError",

@@ -56,6 +56,14 @@ class Operator(Processor):
     holds_records: ClassVar[bool] = False
     """Whether it holds records by `context.batched`: then what it forwards keeps its place among the records that
     reach the nodes behind it by other ways, or their stores."""
+    answers_later: ClassVar[bool] = False
+    """Whether it takes records by `context.in_flight`."""
+    holds_back: bool = False
+    """Whether what follows from a record may leave only when time has passed: for nodes behind it, which wait for
+    silence, a record that it gets is none."""
+    reads_time: bool = True
+    """Whether what it does may depend on the order of records of different keys, or on stream time. Where it does not,
+    results that come later (`answers_later`) reach it out of order."""
     _run: Run | None = None
 
     @abstractmethod

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from .context import ProcessorContext, ValueTransformerContext
+from .clock import Duration
+from .context import CallOrder, ProcessorContext, ValueTransformerContext
 from .errors import TopologyError
+from .handlers import Handler
 from .record import Record
+from .serde import Serde
 from .store import StoreBuilder
-from .support.callbacks import check_plain
+from .support.callbacks import bound, check_plain
 
 
 class Processor(ABC):
@@ -77,6 +80,138 @@ class Processor(ABC):
     def close(self) -> None:
         """Release what `init` took; called once, also after a failure. Forwarding here is an error."""
         return None
+
+
+class BatchProcessor(Processor):
+    """A Processor that gets many records in one call: for a model, numpy, or a look-up of many keys at once.
+
+    `process_batch` is called with up to `max_records` records of one task, in the order of their arrival: when there
+    are that many, when the first one has waited for `max_wait` by the wall clock, before each commit, and before
+    anything that has to come after them, such as a punctuator. Stores, punctuators, timers and all else of the context
+    are those of a Processor. No record waits over a commit.
+
+    While `process_batch` loops over `records`, the context is that of the record at hand: `record_metadata`, the stream
+    time, and the place of what is forwarded among the other records. Without a loop it is that of the last record; and
+    of what was forwarded later, never that of an earlier record. A forwarded record has the timestamp and headers that
+    it was made with: `record.with_value(...)` keeps those of `record`. The nodes below get what was forwarded after the
+    call. Timers that the batch sets are called after it, too.
+
+    If it raises an error, nothing of the batch counts: the task goes back to its last commit, and processes each record
+    by a call of its own until it has committed them again. So an error meets the processing exception handler with one
+    record, as in `Processor.process`, and what the method does outside of stores may be done more than once.
+
+    >>> from penstock import Topology
+    >>> class Score(BatchProcessor):
+    ...     def process_batch(self, records):
+    ...         scores = [record.value * 2 for record in records]  # of all at once: model.predict(...)
+    ...         for record, score in zip(records, scores):
+    ...             self.context.forward(record.with_value(score))
+    >>> topology = Topology().add_source("in", "features", value_serde="int").add_processor("score", Score, "in")
+    >>> _ = topology.add_sink("out", "scores", "score", value_serde="int")
+    >>> from penstock.testing import TopologyTestDriver
+    >>> with TopologyTestDriver(topology) as driver:
+    ...     driver.pipe_many("features", [("a", 1), ("b", 2)])
+    ...     driver.read_values("scores")
+    [2, 4]
+    """
+
+    holds_records: ClassVar[bool] = True
+    """What it forwards keeps its place among the records that reach the nodes below by other ways."""
+    max_records: int = 256
+    """The maximum number of records of a call. A class sets it, or `__init__` does."""
+    max_wait: Duration = "50ms"
+    """How long the first record waits for others, at most."""
+
+    @abstractmethod
+    def process_batch(self, records: Sequence[Record]) -> None:
+        """Handle some records; `records` is not empty."""
+
+    def bind(self, context: ProcessorContext) -> Callable[[Record], Any]:
+        """Return the function that holds each record for a batch."""
+        return context.in_batches(self.process_batch, self.max_records, self.max_wait)
+
+    def process(self, record: Record) -> None:
+        """Handle one record as a batch of its own; the engine calls the function of `bind` instead."""
+        self.process_batch((record,))
+
+
+class AsyncProcessor(Processor):
+    """A Processor that asks somebody else about each record: a service, a database, a slow library.
+
+    For each record `request` returns what to ask for, `call` asks for it beside the task, which goes on with other
+    records, and `process_result` gets the answer. `call` is `async def`, and runs in an event loop of the process; or a
+    plain function, which runs in a thread: it has no context. The other two run in the task, with stores, `forward`,
+    timers and all else of the context, which is that of the record. The calls are those of the DSL's
+    `map_values_async`: a record without an answer is state, so it survives a crash, and is asked about again. Whatever
+    `process_result` does happens once.
+
+    >>> from penstock import Topology, key_value_store
+    >>> class Rate(AsyncProcessor):
+    ...     @classmethod
+    ...     def stores(cls):
+    ...         return [key_value_store("ratings")]
+    ...     def request(self, record):
+    ...         return record.value, self.context.get_store("ratings").get(record.key)
+    ...     async def call(self, request):
+    ...         text, before = request
+    ...         return len(text) + (before or 0)  # stands for a service
+    ...     def process_result(self, record, result):
+    ...         self.context.get_store("ratings").put(record.key, result)
+    ...         self.context.forward(record.with_value(result))
+    >>> topology = Topology().add_source("in", "reviews").add_processor("rate", Rate, "in")
+    >>> _ = topology.add_sink("out", "ratings", "rate", value_serde="int")
+    >>> from penstock.testing import TopologyTestDriver
+    >>> with TopologyTestDriver(topology) as driver:
+    ...     driver.pipe_many("reviews", [("a", "good"), ("a", "bad")])
+    ...     driver.read_values("ratings")
+    [4, 7]
+    """
+
+    answers_later: ClassVar[bool] = True
+    """Its records may be in flight at a commit."""
+    capacity: int = 100
+    """How many calls of a task run at once. A class sets this and the following ones, or `__init__` does."""
+    max_pending: int = 10_000
+    """The number of records in flight at which the task reads no more."""
+    timeout: Duration = "5s"
+    """A call that takes longer has failed; it is cancelled if it is a coroutine."""
+    order: CallOrder = "key"
+    """With "key" one record of a key is asked about at a time, so `request` sees what the one before it left; with
+    "partition" all results come in the order of the records, with "none" as they are there. Nodes below in the same
+    task that may depend on time get all results in order."""
+    retries: Handler | None = None
+    """What decides about a `request` or `call` that fails, for instance `Retry()`; None: `processing_handler`. The
+    topic of a DeadLetter is known before the start only if the class sets it."""
+    key_serde: ClassVar[str | Serde[Any]] = "msgpack"
+    """The serde of keys in flight, in the store `NAME-pending` of the node."""
+    value_serde: ClassVar[str | Serde[Any]] = "msgpack"
+    """The serde of values in flight."""
+    _run: Callable[[Record], Any] | None = None
+
+    def request(self, record: Record) -> Any:
+        """Return the argument of `call`, which gets a copy; by default the record's value.
+
+        It may be called more than once for a record, so it reads stores and changes none; forwarding is an error.
+        """
+        return record.value
+
+    @abstractmethod
+    def call(self, request: Any) -> Any:
+        """Return an answer, in a plain function or `async def`. It may be called more than once for a record."""
+
+    @abstractmethod
+    def process_result(self, record: Record, result: Any) -> None:
+        """Handle a record and the answer about it."""
+
+    def bind(self, context: ProcessorContext) -> Callable[[Record], Any]:
+        """Return the function that takes each record."""
+        return context.in_calls(self)
+
+    def process(self, record: Record) -> None:
+        """Handle one record; the engine calls the function of `bind` instead."""
+        if self._run is None:
+            self._run = bound(self, self.context)
+        self._run(record)
 
 
 class ValueTransformer(ABC):

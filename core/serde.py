@@ -105,6 +105,12 @@ class Serde(ABC, Generic[T]):
         answers.
         """
 
+    def check_keys(self) -> None:
+        """Check at a start that a later start gives equal keys the same bytes; called for the keys of each store.
+
+        Raises SerdeError, with what to do, for a serde whose bytes depend on what may change meanwhile.
+        """
+
     def written_form(self) -> str:
         """Return a name for the bytes that this serde writes; only a serde of the same name may read saved ones.
 
@@ -158,6 +164,13 @@ class Serde(ABC, Generic[T]):
     def from_json(self, data: Any) -> T:
         """Return the value whose text form is `data`. Raises SerdeError for data that is not of this serde."""
         return self.deserialize(self.serialize(from_json(data)))
+
+    def key_from_json(self, data: Any) -> T:
+        """Return the key whose text form is `data`, as `from_json`, but refuse fields that the key does not have.
+
+        Without them it would be another key. Raises SerdeError. Override it where `from_json` leaves out fields.
+        """
+        return self.from_json(data)
 
 
 class BytesSerde(Serde[bytes]):
@@ -421,6 +434,11 @@ class WrappingSerde(Serde[T]):
         """Prepare the serdes inside."""
         for _, inner in self._inner():
             inner.prepare(writes=writes)
+
+    def check_keys(self) -> None:
+        """Check the serdes inside."""
+        for _, inner in self._inner():
+            inner.check_keys()
 
     def unreadable(self, form: str) -> str:
         """Return why an inner serde cannot read its part; see `Serde.unreadable`."""

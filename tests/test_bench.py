@@ -20,6 +20,7 @@ from bench import (
     latency_local,
     long_runs,
     many_tasks,
+    model,
     peer,
     programs,
     quiet,
@@ -64,6 +65,15 @@ def test_values_are_written_and_read(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = values.values().rows
     assert [row["serde"] for row in rows] == names
     assert len({row["bytes"] for row in rows if row["serde"] in names[:2] + names[3:4]}) == 1  # the same JSON
+
+
+def test_a_model_on_batches_is_faster_than_on_one_record_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("sklearn")
+    monkeypatch.setattr(model, "RECORDS", {True: 2_000, False: 100})
+    monkeypatch.setattr(model, "COMMIT", 100)
+    rows = {row["program"]: row["times_the_rate_of_one"] for row in model.model().rows}
+    assert rows["map_values_batch"] > 10 and rows["BatchProcessor"] > 10
+    assert rows["map_values"] == rows["Processor"] == 1
 
 
 def test_windowed_counts_say_what_they_depend_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -328,6 +328,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert set(found) == {
         "penstock.client",
         "penstock.console",
+        "penstock.copying",
         "penstock.dsl",
         "penstock.queries",
         "penstock.spark",

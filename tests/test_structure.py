@@ -181,6 +181,7 @@ OUTSIDE = {
 OF_THIS_MACHINE = {
     "core/clock.py": "the machine's clock, of the real World",
     "core/world/world.py": "the real World",
+    "core/world/calls.py": "the threads of functions that wait, of the real World",
     "core/support/file_lock.py": "a lock of the machine's file system",
     "plugins/engine/task/epoch.py": "the name of an epoch, which a start makes",
     "plugins/engine/task/temporary.py": "directories that a killed process leaves to the next one",

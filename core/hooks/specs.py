@@ -71,6 +71,11 @@ class Hooks:
         """Return changelogs by name: each a Changelog, which opens a DeltaChangelog, or a class of LogChangelog."""
         raise NotImplementedError
 
+    @_gives("sink")
+    def penstock_sinks(self) -> Components:
+        """Return targets outside of the log by name: each makes a Sink or StagedSink of its keyword arguments."""
+        raise NotImplementedError
+
     @_gives("renderer")
     def penstock_renderers(self) -> Components:
         """Return renderers by name: functions that take a Program and return text."""

@@ -13,6 +13,7 @@ from ..errors import TopologyError
 from ..operator import Operator, Run
 from ..processor import Processor, ValueTransformer
 from ..record import Record
+from ..sink import AnySink
 from ..store import StoreBuilder
 from ..store.kinds.timers import TimerStoreSpec
 from ..support.names import did_you_mean, timer_store_name
@@ -29,7 +30,9 @@ from .checks import (
 )
 from .draft import Draft
 from .drawn import Drawn
+from .external_sink import external_sink_node, sink_of, staging_store
 from .extractors import TimestampExtractor
+from .in_flight import pending_store_of
 from .messages import OF_TOPOLOGY, Advice
 from .nodes import (
     GlobalStore,
@@ -39,6 +42,7 @@ from .nodes import (
     ProcessorNode,
     ReadOnlyStore,
     SinkNode,
+    SourceNode,
     TopicChooser,
 )
 from .program import Program
@@ -137,7 +141,7 @@ class Topology(Drawn):
         self._draft.check_new(name)
         parents_given = self._draft.parents(where, name, parents)
         found = check_supplier(where, supplier, options)
-        own = timer_store(where, name, found, timers, timer_key_serde)
+        own = [*timer_store(where, name, found, timers, timer_key_serde), *pending_store_of(where, name, found)]
         connected = self._draft.connect(where, stores, own, provided_stores(where, found, options))
         saved_as = stores_saved_with(where, found, options, connected)
         self._draft.add(ProcessorNode(name, supplier, parents_given, connected, options, saved_as, self._draft.advice))
@@ -218,6 +222,69 @@ class Topology(Drawn):
         )
         self._draft.add(source)
         self._draft.readers[topic] = name
+        return self
+
+    def add_external_sink(
+        self,
+        name: str,
+        sink: AnySink | str,
+        parents: str | Sequence[str],
+        *,
+        partitions: int | None = None,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partition_by: KeyPart | None = None,
+        **options: Any,
+    ) -> Topology:
+        """Write records to a target outside of the log, each exactly once: `sink`, or the installed one of that name.
+
+        Records go through a topic of the application's own, `NAME-repartition`, in the order of their keys, and tasks
+        of a sub-topology of its own write them: a target that is away delays nothing else. Around the topic are the
+        sink `NAME-repartition-sink` and the source `NAME-repartition-source`. To write the records of a topic that a
+        source reads alone, use `add_direct_sink`. `partitions` None takes the largest count among the topics that lead
+        to it. `options` are arguments of an installed sink. The position in the target goes by `name`: keep it.
+        """
+        where, topic = f"external sink {name!r}", f"{name}-repartition"
+        check_name("external sink", name)
+        parents_given = self._draft.parents(where, name, parents)
+        made = sink_of(where, sink, options)
+        for node in (name, f"{topic}-sink", f"{topic}-source"):
+            self._draft.check_new(node)
+        check_partitioner(where, None, partition_by)
+        check_serdes(where, key_serde, value_serde)
+        self.add_internal_topic(topic, partitions)
+        self.add_sink(
+            f"{topic}-sink",
+            topic,
+            parents_given,
+            key_serde=key_serde,
+            value_serde=value_serde,
+            partition_by=partition_by,
+        )
+        self.add_source(f"{topic}-source", topic, key_serde=key_serde, value_serde=value_serde)
+        return self.add_direct_sink(name, made, f"{topic}-source")
+
+    def add_direct_sink(self, name: str, sink: AnySink | str, source: str, **options: Any) -> Topology:
+        """Write the records of a source to a target, as `add_external_sink` does, without a topic between.
+
+        The source reads one topic, by its name. Other nodes behind it are in the same task, and wait with it where the
+        target is away.
+        """
+        where = f"external sink {name!r}"
+        check_name("external sink", name)
+        self._draft.check_new(name)
+        made = sink_of(where, sink, options)
+        parents_given = self._draft.parents(where, name, source)
+        node = self._draft.nodes[parents_given[0]]
+        if len(parents_given) > 1 or not isinstance(node, SourceNode) or len(node.topics) != 1:
+            raise TopologyError(
+                f"{where}: its records must be those of one topic, in the order of their offsets, and its parent is "
+                f"{', '.join(parents_given)}: name a source that reads one topic by its name, or write "
+                f"add_external_sink({name!r}, ...), which puts a topic between"
+            )
+        store = staging_store(name, made)
+        stores = () if store is None else self._draft.connect(where, [store], (), ())
+        self._draft.add(external_sink_node(name, made, node.name, stores, self._draft.advice))
         return self
 
     # ---------------------------------------------------------------- stores

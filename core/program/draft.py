@@ -21,6 +21,7 @@ from .checks import (
     kind_of,
     nearest,
 )
+from .external_sink import is_external_sink
 from .extractors import TimestampExtractor
 from .messages import OF_TOPOLOGY, Advice
 from .nodes import GlobalStore, InternalTopic, Node, ProcessorNode, ReadOnlyStore, SinkNode, SourceNode
@@ -107,6 +108,11 @@ class Draft:
                 raise TopologyError(
                     f"{where}: its parent {parent!r} is a sink, and sinks have no children; name the sink's own "
                     f"parents ({', '.join(node.parents)}), or read the sink's topic with add_source"
+                )
+            if is_external_sink(node):
+                raise TopologyError(
+                    f"{where}: its parent {parent!r} is an external sink, which has no children; name the source above "
+                    f"it, {node.parents[0]!r}"
                 )
             if parent in self.global_nodes():
                 raise TopologyError(

@@ -11,6 +11,7 @@ from ..errors import TopologyError
 from ..processor import ProcessorSupplier
 from ..record import Record, RecordMetadata
 from ..store import StoreBuilder
+from ..support.names import pending_store_name
 from .extractors import TimestampExtractor
 from .layouts import Layouts
 from .messages import OF_TOPOLOGY, Advice
@@ -201,6 +202,15 @@ class Graph:
     def holding(self) -> frozenset[int]:
         """Return the ids of sub-topologies with stores: they may hold back results."""
         return frozenset(subtopology.id for subtopology in self.subtopologies if subtopology.stores)
+
+    def calling(self) -> frozenset[int]:
+        """Return the ids of sub-topologies with calls that may be under way at a commit."""
+        return frozenset(
+            part.id
+            for part in self.subtopologies
+            for node in part.nodes
+            if isinstance(node, ProcessorNode) and pending_store_name(node.name) in node.stores
+        )
 
     def topics(self) -> tuple[str, ...]:
         """Return the topics outside that sources and global stores read by name, in the order of adding."""

@@ -168,6 +168,9 @@ class _CheckedSerde(Serde[T]):
     def prepare(self, *, writes: bool) -> None:
         self._serde.prepare(writes=writes)
 
+    def check_keys(self) -> None:
+        self._serde.check_keys()
+
     def written_form(self) -> str:
         return self._serde.written_form()
 
@@ -190,6 +193,9 @@ class _CheckedSerde(Serde[T]):
 
     def from_json(self, data: Any) -> T:
         return self._serde.from_json(data)
+
+    def key_from_json(self, data: Any) -> T:
+        return self._serde.key_from_json(data)
 
     def _name(self) -> str:
         return f"{type(self._serde).__module__}.{type(self._serde).__qualname__}"

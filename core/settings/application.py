@@ -33,6 +33,8 @@ class Application:
 
     epoch = ""
     """The epoch of the preparation: only tasks opened in this epoch run. Empty before preparation."""
+    given_id = ""
+    """The id that the program gives, where the log has the application under another one since it was resharded."""
 
     def __init__(
         self,
@@ -101,6 +103,8 @@ class Application:
     def _with(self, layer: Layer) -> Application:
         made = object.__new__(Application)
         made._prepare(layer.values.get("application_id", self.id), self.topology, layer)
+        if made.id == self.id:
+            made.given_id = self.given_id
         return made
 
 

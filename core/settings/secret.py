@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import fields, is_dataclass
+from functools import partial
 from typing import Any
 
 from ..errors import ConfigError, PluginError
@@ -93,10 +95,29 @@ def hide(name: str, value: Any) -> Any:
         return HIDDEN
     if isinstance(value, Mapping):
         return {each: hide(str(each), inner) for each, inner in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return {each: hide(each, inner) for each, inner in zip(value._fields, value, strict=True)}
     if isinstance(value, (list, tuple, set, frozenset)):
         if len(value) == 2 and isinstance(value, (list, tuple)) and isinstance(value[0], str) and is_secret(value[0]):
             return [hide(name, value[0]), HIDDEN]  # a header or an option by its name
         return [hide(name, inner) for inner in value]
+    return _object_hidden(value)
+
+
+def _object_hidden(value: Any) -> Any:
+    """Return an object, or in place of one that may show a secret its type: "Service(********)".
+
+    Arguments of a partial function have no names that could say that they are none.
+    """
+    if value is None or isinstance(value, (bool, int, float, str)) or hasattr(value, "__qualname__"):
+        return value
+    if isinstance(value, partial):
+        function = value.func
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        return f"{getattr(function, '__module__', '')}:{name}({HIDDEN})"
+    own = fields(value) if is_dataclass(value) else ()
+    if any(is_secret(each.name, getattr(value, each.name, None)) for each in own) or is_secret("", repr(value)):
+        return f"{type(value).__qualname__}({HIDDEN})"
     return value
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ..record import Headers, Record
 from ..support.own_copy import own_copy
+from .kinds.windowed import Windowed
 
 _new = tuple.__new__  # a NamedTuple's own constructor is a Python function
 _ENTRY_BYTES = 200
@@ -50,13 +51,19 @@ class Forwarding:
 
     `is_sent`, if not None: whether the row of a key was sent already. Others are not in the table that the nodes below
     know: those of windows that are open, and are sent when they close.
+
+    `close`: functions that close the windows that end at a time (ms) or before: each of them of one processor of the
+    store. A node below calls them when windows have left it. `times`: functions that return the time (ms) of a
+    processor that sends its windows only when records close them, so a node below has not seen that time.
     """
 
-    __slots__ = ("before", "is_sent")
+    __slots__ = ("before", "close", "is_sent", "times")
 
     def __init__(self) -> None:
         self.before: tuple[Any, Any] | None = None
         self.is_sent: Callable[[Any], bool] | None = None
+        self.close: list[Callable[[int], None]] = []
+        self.times: list[Callable[[], int]] = []
 
     def announcing(self, send: Callable[[Any], Any]) -> Callable[[Any], None]:
         """Return `send` for the store's processor, whose records have Changes with old values; it sets `before`.
@@ -88,12 +95,36 @@ Emit = Callable[[str, FlushListener, Record, SourceRecord | None], None]
 """(node, listener, record, source): calls the listener on behalf of its node."""
 
 
+_NEVER = 2**63 - 1
+
+
+class WaitingWindows:
+    """The windows that have updates in the record caches of one task, where joins of tables read windows.
+
+    Such a join needs the rows of a window until its last update is forwarded, and rows expire when a window closes. So
+    an operator whose time closes a window of `first_end` (ms) or later calls `flush` before: it forwards all updates.
+    """
+
+    __slots__ = ("are_read", "first_end", "flush")
+
+    def __init__(self) -> None:
+        self.are_read = False
+        self.first_end = _NEVER
+        """The earliest end of these windows, or an earlier time; the largest time if there are none."""
+        self.flush: Callable[[], None] = lambda: None
+
+    def forget(self) -> None:
+        """Record that no update waits any more."""
+        self.first_end = _NEVER
+
+
 @dataclass
 class CacheBudget:
-    """Bytes of the record caches of one task: the maximum, and the present number."""
+    """Bytes of the record caches of one task: the maximum, and the present number. `windows`: those with updates."""
 
     max_bytes: int
     used_bytes: int = 0
+    windows: WaitingWindows = field(default_factory=WaitingWindows)
 
 
 class RecordCache:
@@ -121,6 +152,7 @@ class RecordCache:
         """Whether an entry may be gone without a put: then a deletion is forwarded also where nothing was before."""
         self.has_timestamps = False
         """Whether values have timestamps of their own: then updates are forwarded with these."""
+        self.windows = budget.windows
         self._budget = budget
         self._updates: dict[Any, _Update] = {}
         self._leaving: dict[Any, _Update] = {}
@@ -135,6 +167,11 @@ class RecordCache:
     def has(self, which: Any) -> bool:
         """Return whether an update of a key waits for the next flush."""
         return which in self._updates
+
+    @property
+    def is_flushing(self) -> bool:
+        """Whether a flush has updates that it did not forward yet."""
+        return bool(self._leaving)
 
     def unsent(self, which: Any) -> _Update | None:
         """Return the first update of a key that was not forwarded; None if the listener knows the store's entry."""
@@ -159,6 +196,8 @@ class RecordCache:
             added = size - size_before
         self._bytes += added
         budget.used_bytes += added
+        if (windows := self.windows).are_read and type(key) is Windowed and key[2] < windows.first_end:
+            windows.first_end = key[2]
         # At the end: the order is that of the last put.
         self._updates[which] = _new(_Update, (key, new, old, size, context))
         if budget.used_bytes > budget.max_bytes and not self._leaving:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator, Sequence
 from inspect import getattr_static
 from types import CodeType, FunctionType
 from typing import Any
@@ -17,20 +17,32 @@ from ..record import Record
 _METHODS = {
     "init": ("context",),
     "process": ("record",),
+    "process_batch": ("records",),
     "transform": ("key", "value"),
     "on_timer": ("key", "at"),
     "close": (),
 }
 """The methods of processors and transformers, with the number of their arguments."""
+_ASYNC_METHODS = {"request": ("record",), "call": ("request",), "process_result": ("record", "result")}
+"""The methods of an AsyncProcessor."""
+
+_CALL_WAITS = "Write `def` without `async`: only `call` may wait"
 
 _sound: WeakKeyDictionary[FunctionType, set[tuple[str, type, bool]]] = WeakKeyDictionary()
 """The functions that `check_methods` has accepted: as which method, bound or not. Each task makes its processors."""
 
 _LOST = (Record, Generator, Coroutine, AsyncGenerator)
+_NO_ANSWER = (Awaitable, Generator, AsyncGenerator)
 
 
-def check_plain(where: str, what: str, function: object, *, may_generate: bool = False) -> None:
-    """Refuse a function whose body would not run when it is called. `may_generate`: its caller iterates over a result.
+def check_plain(
+    where: str, what: str, function: object, *, may_generate: bool = False, instead: str | None = None,
+    advice: str | None = None,
+) -> None:  # fmt: skip
+    """Refuse a function whose body would not run when it is called.
+
+    `may_generate`: its caller iterates over a result. `instead`: the verb for an async function, if there is one.
+    `advice`: what to write in place of an async function, if it is something else.
 
     Looks through `functools.partial`, methods and objects with `__call__`; not through decorators, since what these
     return may be plain. Raises TopologyError.
@@ -44,7 +56,12 @@ def check_plain(where: str, what: str, function: object, *, may_generate: bool =
     if inspect.iscoroutinefunction(called) or inspect.isasyncgenfunction(called):
         raise TopologyError(
             f"{where}: {what} is an async function ({name}), and nothing awaits what it returns: its body would never "
-            "run. Write `def` without `async`; to wait for a coroutine, call asyncio.run(...) in it"
+            "run. "
+            + (
+                advice or "Write `def` without `async`; to wait for a coroutine, call asyncio.run(...) in it"
+                if instead is None
+                else f"Use {instead}(...), which awaits it and goes on with other records meanwhile"
+            )
         )
     if inspect.isgeneratorfunction(called) and not may_generate:
         raise TopologyError(
@@ -57,18 +74,40 @@ def check_plain(where: str, what: str, function: object, *, may_generate: bool =
 def check_methods(where: str, processor: object) -> None:
     """Refuse a processor or transformer, or the class of one, with a method whose body would not run."""
     name = (processor if isinstance(processor, type) else type(processor)).__name__
-    for method, arguments in _METHODS.items():
+    is_asking = getattr(processor, "answers_later", False) and hasattr(processor, "process_result")
+    for method, arguments in (_METHODS | _ASYNC_METHODS if is_asking else _METHODS).items():
         function = getattr(processor, method, None)
-        if function is None:
-            continue
+        if function is None or (method == "process_batch" and not getattr(processor, "holds_records", False)):
+            continue  # of another class it is a method of its own
         is_unbound = isinstance(processor, type) and isinstance(getattr_static(processor, method), FunctionType)
         written, use = getattr(function, "__func__", function), (method, type(function), is_unbound)
         if isinstance(written, FunctionType) and use in _sound.get(written, ()):
             continue
-        check_plain(where, f"{method} of {name}", function)
+        if method == "call":
+            _check_call(where, f"call of {name}", function)
+        else:
+            check_plain(
+                where, f"{method} of {name}", function, advice=_CALL_WAITS if method in _ASYNC_METHODS else None
+            )
         check_called_with(where, f"{method} of {name}", function, arguments, ("self",) if is_unbound else ())
         if isinstance(written, FunctionType):
             _sound.setdefault(written, set()).add(use)
+
+
+def _check_call(where: str, what: str, function: Any) -> None:
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TopologyError(f"{where}: {what} is a generator, since it has `yield`: return a list in its place")
+
+
+def check_answer(result: object) -> None:
+    """Raise ProcessingError for the result of a call whose body has not run to its end."""
+    if isinstance(result, _NO_ANSWER):
+        if isinstance(result, Coroutine):
+            result.close()  # as below
+        raise ProcessingError(
+            f"its call returned a {type(result).__name__}, which nothing awaits: write `async def`, and `await` it "
+            "there; return a list in place of a generator"
+        )
 
 
 def check_called_with(

@@ -14,7 +14,7 @@ BAD_NAME = "a store's name is 1 to 249 letters, digits, '.', '_' or '-', and not
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LONGEST = 249
-_INDEX, _TIMERS = ".penstock-index", ".timers"
+_INDEX, _TIMERS, _PENDING = ".penstock-index", ".timers", "-pending"
 
 
 def is_topic_name(name: object) -> bool:
@@ -46,10 +46,23 @@ def timer_store_name(node: str) -> str:
     >>> timer_store_name("sessions"), timer_store_name("a node")
     ('sessions.timers', 'a-node-068486d0.timers')
     """
-    if is_topic_name(node) and len(node) + len(_TIMERS) <= _LONGEST:
-        return node + _TIMERS
+    return _store_of_node(node, _TIMERS)
+
+
+def pending_store_name(node: str) -> str:
+    """Return the name of the store that keeps the records of a node in flight; a node may have any name.
+
+    >>> pending_store_name("rate"), pending_store_name("a node")
+    ('rate-pending', 'a-node-068486d0-pending')
+    """
+    return _store_of_node(node, _PENDING)
+
+
+def _store_of_node(node: str, suffix: str) -> str:
+    if is_topic_name(node) and len(node) + len(suffix) <= _LONGEST:
+        return node + suffix
     digest = sha256(node.encode()).hexdigest()[:8]
-    return f"{re.sub('[^A-Za-z0-9._-]', '-', node)[:200]}-{digest}{_TIMERS}"
+    return f"{re.sub('[^A-Za-z0-9._-]', '-', node)[:200]}-{digest}{suffix}"
 
 
 def function_name(function: Any) -> str:

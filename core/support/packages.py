@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, distribution
 from importlib.util import find_spec
+from typing import Any
 
 from ..errors import MissingPackageError
 
@@ -114,6 +115,22 @@ def later_version(requirements: Iterable[str]) -> str | None:
         if _numbers(least[2]) > _numbers(now) or (least[1] == ">" and _numbers(least[2]) == _numbers(now)):
             return named.strip()
     return None
+
+
+def lazy_names(module: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return the `__getattr__` of a package that imports a name when it is first used.
+
+    Every command imports the packages of all plugins, and few commands need what is in them. `places`: the submodule of
+    each name, or "SUBMODULE:NAME" where it has another name there.
+    """
+
+    def __getattr__(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        submodule, _, found = places[name].partition(":")
+        return getattr(import_module(f"{module}.{submodule}"), found or name)
+
+    return __getattr__
 
 
 def importable(module: str, names: Iterable[str]) -> list[str]:

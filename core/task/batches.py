@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from abc import ABC, abstractmethod
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from itertools import count
 from typing import Any
@@ -21,7 +22,7 @@ Emit = Callable[[Any, Any], None]
 """Gets a record and its result."""
 
 
-class _Place:
+class Place:
     """Where a held record was read, as TaskProgress asks for it."""
 
     __slots__ = ("batch", "column")
@@ -31,12 +32,13 @@ class _Place:
         self.column = 0
 
     def column_index(self, index: int) -> int:
+        """Return the place: there is one record only."""
         return self.column
 
 
 _Where = tuple[RecordBatch, int]
 _Rank = tuple[int, ...]
-_Held = tuple[Any, _Rank, _Where | None, SourceRecord | None, int, Hashable]
+Held = tuple[Any, _Rank, _Where | None, SourceRecord | None, int, Hashable]
 """A record, its rank, where it was read, the source record of one that a record cache forwarded, the stream time, and
 the punctuator, timer or row that forwarded it."""
 
@@ -50,16 +52,27 @@ class Batches:
 
     Records have ranks for that: in their order, the nodes would have got them if none were held. A rank begins with the
     number of the record of the loop. The rank of a record that is made of a held one begins with the rank of that.
+
+    Only records that a node holds have a number. Others move the stream time, too: the times that it had between two
+    held records are the `steps` after the first one.
     """
 
     def __init__(self, progress: TaskProgress, failures: Failures, punctuators: Punctuators) -> None:
         self._progress = progress
-        self._failures = failures
+        self.failures = failures
         self._punctuators = punctuators
-        self._nodes: list[_Node] = []
+        self._nodes: list[HoldingNode] = []
         self._number = 0
-        self._turn: tuple[Iterator[Any], int] | None = None
-        """The record of the loop that has this number: its stretch of records, and its index."""
+        self._index = -1
+        """The index of the record with this number in the loop's stretch of records; -1: it is not of this stretch."""
+        self._records: Sequence[Any] = ()
+        """The records of the stretch, by their index."""
+        self._next = 0
+        """The index in the stretch up to which steps were added."""
+        self._time = -1
+        """The stream time after the records before that."""
+        self._steps: list[tuple[int, int]] = []
+        """Where the stream time rose: the number of the last record that was held by then, and the time."""
         self._ranks = count()
         self._emitted: _Rank = ()
         self.ordered = set[str]()
@@ -68,11 +81,35 @@ class Batches:
         self.are_any = False
         """Whether a record may be held."""
 
-    def add(self, node: str, compute: Compute, emit: Emit, most: int, wait_ms: int) -> Callable[[Any], None]:
-        """Return the function that gets each record of a node; see `ProcessorContext.batched`."""
-        made = _Node(self, node, compute, emit, most, wait_ms)
-        self._nodes.append(made)
-        return made.hold
+    def add(self, node: HoldingNode) -> Callable[[Any], None]:
+        """Add a node that holds records; return the function that gets each of its records."""
+        self._nodes.append(node)
+        return node.hold
+
+    @property
+    def are_used(self) -> bool:
+        """Whether a node holds records."""
+        return bool(self._nodes)
+
+    def begin_stretch(self, records: Sequence[Any], first: int) -> None:
+        """Begin a stretch of the loop: `records` from index `first` on."""
+        self._records, self._next, self._index = records, first, -1
+
+    def end_stretch(self, end: int) -> None:
+        """End the stretch: the records before index `end` were processed."""
+        if self.are_any:
+            self._add_steps(end)
+        self._records = ()
+
+    def _add_steps(self, end: int) -> None:
+        """Add the steps of the stretch's records before index `end`, none of which is held from now on."""
+        time = self._time
+        for place in range(self._next, end):
+            timestamp = self._records[place][2]
+            if timestamp > time:
+                time = timestamp
+                self._steps.append((self._number, time))
+        self._next, self._time = max(self._next, end), time
 
     def run_after(self, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Return `run` of a node that also gets records, or rows of its stores, from behind a batch: in their order."""
@@ -107,22 +144,23 @@ class Batches:
         fired = False
         while sum(node.let_go(before) for node in reversed(self._nodes)):  # parents first, for larger batches
             fired = True
-        self.are_any = any(node.are_any for node in self._nodes)
         return fired
 
-    def emit(self, node: str, results: Iterator[tuple[_Held, Any]], emit: Emit) -> None:
+    def emit(self, node: str, results: Iterator[tuple[Held, Any]], emit: Emit) -> None:
         """Hand on each record with its result, at the time of its arrival; an error of `emit` meets the handler."""
-        progress, place, emitted = self._progress, _Place(), self._emitted
-        before = progress.input, progress.flushed, progress.record, progress.stream_time, progress.occasion
+        progress, place, emitted = self._progress, Place(), self._emitted
+        if not emitted and progress.last >= 0:
+            self._add_steps(progress.current_index())
+        before = progress.current()
         # What is due behind the active record is called after it.
-        current = self._current()
+        current, punctuators, now = self._current(), self._punctuators, progress.stream_time
         due: tuple[int, int] | None = None
         progress.needs_attention = False  # until a record of these makes something due sooner
         try:
             for (record, rank, source, flushed, stream_time, occasion), result in results:
                 number = rank[0]
-                if due is not None and due[0] != number:
-                    self._fire(*due)
+                if due is not None and due[0] != number and (progress.needs_attention or punctuators.stream_due <= now):
+                    self._fire_between(*due, number)
                 self._emitted = rank
                 due = (number, stream_time) if number < current else None
                 progress.flushed, progress.stream_time = flushed, stream_time
@@ -137,49 +175,78 @@ class Batches:
                         raise result.error
                     emit(record, result)
                 except RECORD_ERRORS as error:
-                    self._failures.processing(node, record, error)
+                    self.failures.processing(node, record, error)
                 progress.input = progress.flushed = progress.occasion = None
             if due is not None:
-                self._fire(*due)
+                self._fire_between(*due, current)
         finally:
             self._emitted = emitted
-            progress.input, progress.flushed, progress.record, progress.stream_time, progress.occasion = before
+            self.are_any = any(node.are_any for node in self._nodes)
+            progress.set_current(before)
             progress.needs_attention = True  # whatever asked for it, meanwhile or before
 
+    def _fire_between(self, number: int, stream_time: int, until: int) -> None:
+        """Call what was due after a record, at each stream time from its own to that before record `until`."""
+        self._fire(number, stream_time)
+        steps = self._steps
+        if steps and steps[-1][1] > stream_time:
+            for number, time in steps[bisect_right(steps, stream_time, key=_time_of) :]:
+                if number >= until:
+                    break
+                self._fire(number, time)
+
     def _fire(self, number: int, stream_time: int) -> None:
-        """Call what a record has scheduled behind the node, if it is due already."""
-        punctuators = self._punctuators
-        if self._progress.needs_attention:
+        """Call what a record has scheduled behind the node, if it is due by a stream time before the next one."""
+        punctuators, progress = self._punctuators, self._progress
+        if progress.needs_attention:
             punctuators.look_ahead()
-            self._progress.needs_attention = False
-        if punctuators.stream_due <= stream_time:
-            self.flush((number + 1,))  # the record may be in another batch
+            progress.needs_attention = False
+        if punctuators.stream_due > stream_time:
+            return
+        # In front of the next record, and behind all that is made of this one.
+        self._emitted, progress.stream_time = (number, NEVER), stream_time
+        self.flush((number + 1,))  # the record may be in another batch
         if punctuators.stream_due <= stream_time:
             punctuators.fire(PunctuationType.STREAM_TIME, stream_time)
 
-    def held(self, record: Any) -> _Held:
+    def held(self, record: Any) -> Held:
         """Return a record that a node holds from now on."""
-        self.are_any = True
         progress = self._progress
         place = progress.current_place()
         if self._emitted:
             rank = *self._emitted, next(self._ranks)
         else:
-            number = self._current()
-            if progress.last >= 0 and number > self._number:
-                self._number, self._turn = number, (progress.remaining, progress.current_index())
+            number = self._number
+            if progress.last < 0:
+                number += 1
+            elif (index := progress.current_index()) != self._index:
+                number += 1
+                self._count(number, index)
             rank = number, next(self._ranks)
         flushed = None if place is not None else progress.flushed
+        self.are_any = True
         return record, rank, place, flushed, progress.stream_time, progress.occasion
+
+    def _count(self, number: int, index: int) -> None:
+        """Give the active record of the loop, at an index of its stretch, its number."""
+        time = self._progress.stream_time
+        if self.are_any:
+            if index > self._next:
+                self._add_steps(index)
+            if time > self._time:
+                self._steps.append((number, time))
+        else:
+            self._steps = []  # the list that a loop over steps has stays as it is
+        self._number, self._index, self._next, self._time = number, index, index + 1, time
 
     def _current(self) -> int:
         """Return the number of the active record of the loop, or between two, at a commit for one, of the next."""
         if self._emitted:
             return self._emitted[0]
-        progress, turn = self._progress, self._turn
-        if progress.last < 0 or turn is None or turn[0] is not progress.remaining:
+        progress = self._progress
+        if progress.last < 0:
             return self._number + 1
-        return self._number + (turn[1] != progress.current_index())
+        return self._number + (self._index != progress.current_index())
 
     @property
     def wall_clock(self) -> int:
@@ -187,24 +254,16 @@ class Batches:
         return self._progress.wall_clock
 
 
-class _Failed:
-    """In place of a record's result: the error of a batch of this record alone."""
+class HoldingNode(ABC):
+    """The held records of one node. `emit`: see `Batches.emit`; `due`: see `Batches.next_due`."""
 
-    def __init__(self, error: Exception | SystemExit) -> None:
-        self.error = error
-
-
-class _Node:
-    """The held records of one node. `due`: see `Batches.next_due`."""
-
-    def __init__(self, batches: Batches, name: str, compute: Compute, emit: Emit, most: int, wait_ms: int) -> None:
+    def __init__(self, batches: Batches, name: str, emit: Emit, most: int, wait_ms: int) -> None:
         self._batches = batches
         self.name = name
-        self._compute = compute
-        self._emit = emit
+        self._emit_result = emit
         self._most = most
         self._wait_ms = wait_ms
-        self._held: list[_Held] = []
+        self._held: list[Held] = []
         self.due = NEVER
 
     @property
@@ -216,10 +275,14 @@ class _Node:
         """Hold a record, or let all go if these are enough."""
         held, batches = self._held, self._batches
         if not held:
-            self.due = batches.wall_clock + self._wait_ms
+            self.begin()
         held.append(batches.held(record))
         if len(held) >= self._most:
             self.let_go()
+
+    def begin(self) -> None:
+        """Begin a batch."""
+        self.due = self._batches.wall_clock + self._wait_ms
 
     def let_go(self, before: _Rank | None = None) -> bool:
         """Let the records go, those with a rank below `before` only; return whether there were any."""
@@ -230,10 +293,22 @@ class _Node:
         self._held = held[end:]
         if not self._held:
             self.due = NEVER
-        self._batches.emit(self.name, self._results(held[:end]), self._emit)
+        self._batches.emit(self.name, self.results(held[:end]), self._emit_result)
         return True
 
-    def _results(self, held: Sequence[_Held]) -> Iterator[tuple[_Held, Any]]:
+    @abstractmethod
+    def results(self, held: Sequence[Held]) -> Iterator[tuple[Held, Any]]:
+        """Yield each record with its result."""
+
+
+class ComputingNode(HoldingNode):
+    """The held records of a node that computes a result for each; see `ProcessorContext.batched`."""
+
+    def __init__(self, batches: Batches, name: str, compute: Compute, emit: Emit, most: int, wait_ms: int) -> None:
+        super().__init__(batches, name, emit, most, wait_ms)
+        self._compute = compute
+
+    def results(self, held: Sequence[Held]) -> Iterator[tuple[Held, Any]]:
         """Yield each record with its result. A batch that fails is halved until the records at fault are alone."""
         try:
             results = self._compute([each[0] for each in held])
@@ -242,8 +317,8 @@ class _Node:
                 yield held[0], _Failed(error)
                 return
             half = len(held) // 2
-            yield from self._results(held[:half])
-            yield from self._results(held[half:])
+            yield from self.results(held[:half])
+            yield from self.results(held[half:])
             return
         if not isinstance(results, (list, tuple)) or len(results) != len(held):
             made = f"{len(results)} results" if isinstance(results, (list, tuple)) else shown(results)
@@ -255,5 +330,16 @@ class _Node:
         yield from zip(held, results, strict=True)
 
 
-def _rank(held: _Held) -> _Rank:
+class _Failed:
+    """In place of a record's result: the error of a batch of this record alone."""
+
+    def __init__(self, error: Exception | SystemExit) -> None:
+        self.error = error
+
+
+def _rank(held: Held) -> _Rank:
     return held[1]
+
+
+def _time_of(step: tuple[int, int]) -> int:
+    return step[1]

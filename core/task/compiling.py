@@ -17,11 +17,15 @@ from ..compiled import records as compiled
 from ..context import NodeMetrics
 from ..errors import TopologyError
 from ..operator import Operator
-from ..processor import Processor, ValueTransformer
+from ..processor import AsyncProcessor, BatchProcessor, Processor, ValueTransformer
+from ..program.external_sink import ExternalSink
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
+from ..program.wrapping import innermost
 from ..record import Record, as_record
 from ..support.callbacks import watched
 from ..support.own_copy import IMMUTABLE, own_record
+from .async_context import AsyncContext
+from .batch_context import BatchContext
 from .context import NodeContext, Shared, TransformerContext
 from .failures import RECORD_ERRORS, SKIPPED, Failures, no_child
 from .input_queue import InputQueue
@@ -67,27 +71,33 @@ class Nodes:
         self._known: set[str] = set()  # parents whose counts do not follow from how many records they get
         self._parents = Counter(child for each in subtopology.children.values() for child in each)
         self._received = dict.fromkeys(self._nodes, 0)
+        self._behind_holders: list[NodeContext] = []
         self._is_closed = False
         failures.find_failed = self._find_failed
 
     # ------------------------------------------------------------------ building
 
-    def compile(self, queues: list[InputQueue], visits: Visits) -> None:
+    def compile(self, queues: list[InputQueue], visits: Visits, sinks: Mapping[str, Run] | None = None) -> None:
         """Make every processor and every node's function, children first, and give each queue the function to call.
 
-        `visits` gets the visitors.
+        `visits` gets the visitors. `sinks`: the functions of external sinks, by node.
         """
         runs = self._runs
         for node in reversed(self._subtopology.nodes):
             if isinstance(node, ProcessorNode):
-                self._processors[node.name] = make_processor(node, self._shared.settings.processor_wrapper)
+                made = make_processor(node, self._shared.settings.processor_wrapper)
+                self._processors[node.name] = made
+                if sinks and isinstance(inner := innermost(made), ExternalSink):
+                    inner.collect = sinks.get(node.name)
         self._ordered = self._edges_in_order()
+        self._order_results()
         for node in reversed(self._subtopology.nodes):
             below = self._subtopology.children.get(node.name, ())
             children = [(child, self._run_of(node.name, child)) for child in below]
             runs[node.name] = self._compile_node(node, children)
             if isinstance(node, ProcessorNode):
                 visits.add(node, self._processors[node.name], self._shared.stores)
+        self._show_what_is_held_back()
         counts: dict[str, list[int]] = {}
         for queue in queues:
             source = queue.source.name
@@ -133,12 +143,9 @@ class Nodes:
         edges = [(parent, child) for parent, below in children.items() for child in below]
         for holder, processor in self._processors.items():
             supplier = getattr(self._nodes[holder], "supplier", None)
-            if not any(getattr(each, "holds_records", False) for each in (processor, supplier)):
+            if not any(getattr(each, "holds_records", False) for each in (innermost(processor), supplier)):
                 continue
-            behind = {holder}
-            for node in self._subtopology.nodes:  # parents first
-                if node.name in behind:
-                    behind.update(children.get(node.name, ()))
+            behind = {holder, *self._behind(holder)}
             stores = {store for name in behind for store in self._stores_of(name)}
             sharing = {name for name in self._nodes if stores & set(self._stores_of(name))}
             written = {topic for name in behind for topic in self._topics_of(name)}
@@ -155,6 +162,58 @@ class Nodes:
                 if parent not in behind and child != holder and child in behind | sharing
             )
         return ordered
+
+    def _order_results(self) -> None:
+        """Tell the records in flight which nodes are behind them, and which results keep their order."""
+        in_flight, all_behind = self._shared.in_flight, set[str]()
+        for holder in self._processors:
+            if not self._answers_later(holder):
+                continue
+            behind = self._behind(holder)
+            if any(map(self._reads_time, behind)):
+                in_flight.keep_order(holder)
+            all_behind |= behind
+            if isinstance(innermost(self._processors[holder]), AsyncProcessor):
+                all_behind.add(holder)  # its own timers and punctuators, which see what results have left
+        in_flight.behind = all_behind
+
+    def _show_what_is_held_back(self) -> None:
+        """Let nodes count the records of those in front of them that hold back results."""
+        in_front: dict[str, list[str]] = {}
+        for holder, processor in self._processors.items():
+            if getattr(innermost(processor), "holds_back", False):
+                for name in self._behind(holder):
+                    in_front.setdefault(name, []).append(holder)
+        for name, holders in in_front.items():
+            if isinstance(context := self._contexts.get(name), NodeContext):
+                context.count_held_back = partial(self._count_received, holders)
+                self._behind_holders.append(context)
+
+    def note_held_back(self) -> None:
+        """Save, before a commit, what the nodes that wait for silence have to know of those in front of them."""
+        for context in self._behind_holders:
+            if context.waits_for_silence:
+                context.note_held_back()
+
+    def _count_received(self, names: Sequence[str]) -> int:
+        self.count()
+        return sum(self._metrics[name].records_in for name in names)
+
+    def _answers_later(self, name: str) -> bool:
+        kinds = (innermost(self._processors[name]), getattr(self._nodes[name], "supplier", None))
+        return any(getattr(each, "answers_later", False) for each in kinds)
+
+    def _behind(self, holder: str) -> set[str]:
+        """Return the nodes that records of a node reach."""
+        children, behind = self._subtopology.children, {holder}
+        for node in self._subtopology.nodes:  # parents first
+            if node.name in behind:
+                behind.update(children.get(node.name, ()))
+        return behind - {holder}
+
+    def _reads_time(self, name: str) -> bool:
+        processor = self._processors.get(name)
+        return processor is not None and not (isinstance(processor, Operator) and not processor.reads_time)
 
     def _stores_of(self, name: str) -> Sequence[str]:
         node = self._nodes[name]
@@ -190,7 +249,11 @@ class Nodes:
                 forward(_record(Record, (record[0], transform(record[0], record[1]), record[2], record[3])))
 
             return run if compiled is None else compiled.transformer(run, transform, forward, Record)
-        context = self._contexts[node.name] = NodeContext(self._shared, node, metrics, forward, send)
+        kind = innermost(processor)
+        context_class = BatchContext if isinstance(kind, BatchProcessor) else NodeContext
+        if isinstance(kind, AsyncProcessor):
+            context_class = AsyncContext
+        context = self._contexts[node.name] = context_class(self._shared, node, metrics, forward, send)
         self._shared.timers.add(node.name, self._shared.stores, processor.on_timer, node.advice.timers)
         process = bind_processor(f"node {node.name!r} in task {self._shared.task_id}", processor, context)
         if not processor.takes_tuples:
@@ -246,8 +309,13 @@ class Nodes:
         return forward
 
     def _keeps_values(self, name: str) -> bool:
-        """Return whether a node may use, change or resend forwarded values: only a user's processor does."""
+        """Return whether a node may use, change or resend forwarded values: only a user's processor does.
+
+        A BatchProcessor's context has copied them.
+        """
         processor = self._processors.get(name)
+        if isinstance(innermost(processor), BatchProcessor):
+            return False
         return processor is not None and not (isinstance(processor, Processor) and processor.takes_tuples)
 
     def _is_plain_sink(self, name: str) -> bool:

@@ -7,17 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..clock import Cancellable, Duration, PunctuationType, Punctuator, duration_ms
-from ..context import NodeMetrics
+from ..context import InFlightOptions, NodeMetrics
 from ..errors import StoreError, TopologyError
+from ..processor import AsyncProcessor
 from ..program.nodes import ProcessorNode, Subtopology
-from ..record import RecordMetadata
+from ..record import Record, RecordMetadata
 from ..settings.secret import SettingsByName
 from ..settings.settings import Settings
 from ..store import Entries, StateStore
-from ..store.record_cache import FlushListener, Forwarding
+from ..store.record_cache import FlushListener, Forwarding, WaitingWindows
 from ..support.callbacks import check_plain, watched
-from .batches import Batches
+from .batches import Batches, ComputingNode
 from .failures import RECORD_ERRORS
+from .in_flight import InFlight
 from .progress import TaskProgress
 from .saved_values import SavedValues
 from .schedule import Schedule
@@ -26,13 +28,17 @@ from .timers import Timers
 Schedules = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str | None], Schedule]
 """(node, interval, punctuator, clock, start, name) -> the schedule that a node asked for."""
 
+_HELD_BACK = "held_back"
+"""The number that is the time of `held_back_in_front_at`."""
+
 
 @dataclass(frozen=True)
 class Shared:
     """Parts of all contexts of one task. `takes_commit_requests`: whether a processor's `commit` has an effect.
 
     `values` are the numbers that operators save with each commit. `failed_late` asks the handler about an exception
-    that a node raised for a record that had waited. `batches` has the held records.
+    that a node raised for a record that had waited. `batches` has the held records, and `in_flight` those whose results
+    come later.
     """
 
     application_id: str
@@ -48,6 +54,7 @@ class Shared:
     values: SavedValues
     failed_late: Callable[[str, object, int, Exception | SystemExit], None]
     batches: Batches
+    in_flight: InFlight
 
 
 class TransformerContext:
@@ -134,6 +141,9 @@ class NodeContext(TransformerContext):
         self.forward = forward
         self.send = send
         self.saved_numbers = shared.values.of(node.name)
+        self.count_held_back: Callable[[], int] = lambda: 0
+        """Returns how many records the nodes in front that hold back results have got; the task sets it."""
+        self._held_back, self.waits_for_silence = 0, False
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
         """Have `on_timer` called for `key` when `clock` reaches `at`."""
@@ -150,11 +160,27 @@ class NodeContext(TransformerContext):
     def schedule_when_settled(self, interval: Duration, punctuator: Punctuator, name: str) -> None:
         """Schedule by the wall clock as of which everything in front of the task has been read."""
         made = self._shared.schedule(self.node, interval, punctuator, PunctuationType.WALL_CLOCK_TIME, None, name)
-        made.waits = True
+        made.waits = self.waits_for_silence = True
 
     def offsets_read_in_front(self) -> int:
         """Return the number of offsets that upstream tasks have read."""
         return self._progress.front.read
+
+    def held_back_in_front_at(self) -> int:
+        """Return when a node in front that may hold back results last got a record."""
+        self.note_held_back()
+        return self.saved_numbers.get(_HELD_BACK, -1)
+
+    @property
+    def waiting_windows(self) -> WaitingWindows:
+        """The windows of which updates wait in the task's record caches; the same for all of its nodes."""
+        caches = (store.record_cache for store in self._shared.stores.values())
+        return next((each.windows for each in caches if each is not None), WaitingWindows())
+
+    def note_held_back(self) -> None:
+        """Save the time of the records that were counted since the last call."""
+        if (count := self.count_held_back()) != self._held_back:
+            self._held_back, self.saved_numbers[_HELD_BACK] = count, self._progress.read_at
 
     def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
         """Return `run` for held-back records: if it fails, only the held record is dropped."""
@@ -176,7 +202,29 @@ class NodeContext(TransformerContext):
         max_wait: Duration,
     ) -> Callable[[Any], None]:
         """Return a function that holds records until there are enough of them, or one has waited long enough."""
-        return self._shared.batches.add(self.node, compute, emit, max_records, duration_ms(max_wait, "max_wait"))
+        batches, wait_ms = self._shared.batches, duration_ms(max_wait, "max_wait")
+        return batches.add(ComputingNode(batches, self.node, compute, emit, max_records, wait_ms))
+
+    def in_batches(
+        self, process_batch: Callable[[Sequence[Record]], None], max_records: int, max_wait: Duration
+    ) -> Callable[[Any], None]:
+        """Raise TopologyError: only the context of a BatchProcessor has batches for it."""
+        raise TopologyError(f"node {self.node!r}: in_batches is for a BatchProcessor: derive its class from that")
+
+    def in_calls(self, processor: AsyncProcessor) -> Callable[[Any], None]:
+        """Raise TopologyError: only the context of an AsyncProcessor has calls for it."""
+        raise TopologyError(f"node {self.node!r}: in_calls is for an AsyncProcessor: derive its class from that")
+
+    def in_flight(
+        self,
+        call: Callable[[Any], Callable[[], Any]],
+        emit: Callable[[Any, Any], None],
+        key_bytes: Callable[[Any], bytes],
+        store: str,
+        options: InFlightOptions,
+    ) -> Callable[[Any], None]:
+        """Return a function that takes records whose results come later."""
+        return self._shared.in_flight.add(self.node, call, emit, key_bytes, store, options, self.saved_numbers)
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:
         """Have `listener` called with the updates of a cached store."""

@@ -142,6 +142,31 @@ class Failures:
         self._processing(node, record, error)
         self.skipped[node] += 1
 
+    def answered(self, node: str, error: Exception | SystemExit, attempt: int, handler: Handler | None) -> None:
+        """Ask the handler about a call of `node` that failed at its `attempt`, for the record of the progress."""
+        failure = self._failure(Stage.PROCESSING, node, _as_exception(error), self._progress.source())
+        self._decide(failure, handler or self._settings.processing_handler, SKIPPED, attempt=attempt)
+        self.skipped[node] += 1
+
+    def batch(self, node: str, error: Exception | SystemExit) -> NoReturn:
+        """Go back to the last commit: `node` raised an exception for several records, and gets each alone after that.
+
+        The active record is one of them. Raises RetryRequested, or the error that no handler is asked about.
+        """
+        if isinstance(error, (RetryRequested, Decided)):
+            raise error
+        failed = _as_exception(error)
+        failure = self._failure(Stage.PROCESSING, node, failed, self._progress.source())
+        if isinstance(failed, _Exited) or _unavailable(failed) is not None:
+            self._decide(failure, self._settings.processing_handler, SKIPPED)
+        retry = RetryRequested(failure, 0)
+        retry.key = _key_of_batch(node)
+        raise retry from failed
+
+    def was_batch(self, node: str) -> bool:
+        """Return whether a batch of a node failed since the last commit: each record is to be processed alone."""
+        return self._attempt(_key_of_batch(node)) > 1
+
     def outside_records(self, node: str, error: Exception | SystemExit) -> None:
         """Ask about an exception that `node` raised in a punctuator, a timer or a visitor."""
         self._processing(node, _NO_RECORD, error)
@@ -172,12 +197,24 @@ class Failures:
         failure = self._failure(Stage.PRODUCTION, node, failed, self._progress.source())
         self._decide(failure, self._settings.production_handler, "production", f" while producing to topic {topic!r}")
 
+    def sink(self, node: str, target: str, record: object, error: Exception) -> None:
+        """Ask about a record that the target of external sink `node` has refused."""
+        failure = self._failure(Stage.PRODUCTION, node, error, self._progress.source())
+        self._decide(failure, self._settings.production_handler, "production", f" while writing to {target}")
+
     def _failure(self, stage: Stage, node: str, error: Exception, source: SourceRecord | None) -> Failure:
         """Return the failure of a source record; None: that of a punctuator, or of a record that had waited."""
         return Failure(stage, error, node, self._task_id, *(source or (None, None, None)))
 
     def _decide(
-        self, failure: Failure, handler: Handler, reason: str, doing: str = "", *, what: Hashable = None
+        self,
+        failure: Failure,
+        handler: Handler,
+        reason: str,
+        doing: str = "",
+        *,
+        what: Hashable = None,
+        attempt: int | None = None,
     ) -> None:
         if (cause := _unavailable(failure.error)) is not None:
             where = describe_place(failure, self._application_id, doing)
@@ -193,7 +230,7 @@ class Failures:
             raise _FAILED[failure.stage](f"{where}: {describe_error(failure.error)}") from failure.error
         if what is None and failure.topic is None:
             what = self._progress.occasion
-        failure = replace(failure, attempt=self._attempt(key_of(failure, what)))
+        failure = replace(failure, attempt=attempt or self._attempt(key_of(failure, what)))
         asked = (
             f"{where}: {describe_error(failure.error)}. The {failure.stage.value} handler, asked what to do about that,"
         )
@@ -240,6 +277,10 @@ def _as_caught(node: str, record: object, error: Exception | SystemExit) -> tupl
 def key_of(failure: Failure, what: Hashable = None) -> FailureKey:
     """Return the key of a failure, the same in all attempts. `what`: the failed call, if no source record is known."""
     return failure.stage, failure.node, failure.topic, failure.partition, failure.offset, what
+
+
+def _key_of_batch(node: str) -> FailureKey:
+    return Stage.PROCESSING, node, None, None, None, "batch"
 
 
 def _text_of_key(key: object) -> str:

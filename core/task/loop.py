@@ -15,6 +15,7 @@ from ..clock import PunctuationType
 from ..compiled import records as compiled
 from .batches import Batches
 from .failures import RECORD_ERRORS, Failures
+from .in_flight import InFlight
 from .input_queue import InputQueue
 from .inputs import Inputs
 from .progress import TaskProgress
@@ -57,6 +58,7 @@ class Loop:
         failures: Failures,
         punctuators: Punctuators,
         batches: Batches,
+        in_flight: InFlight,
         *,
         may_wait: bool,
     ) -> None:
@@ -65,6 +67,7 @@ class Loop:
         self._failures = failures
         self._punctuators = punctuators
         self._batches = batches
+        self._in_flight = in_flight
         self._may_wait = may_wait
 
     def process(self, limit: int) -> int:
@@ -77,7 +80,7 @@ class Loop:
             self._fire(progress.stream_time)
             if progress.is_firing:
                 return 0
-        while done < limit and not progress.must_end:
+        while done < limit and not progress.must_end and not self._in_flight.is_full:
             chosen = self._inputs.choose(self._may_wait)
             if chosen is None:
                 break
@@ -112,7 +115,7 @@ class Loop:
                 if progress.stream_time >= stream_due or progress.needs_attention:
                     self._attend(queue, progress.stream_time)
                     stream_due = punctuators.stream_due
-                    if progress.must_end:
+                    if progress.must_end or self._in_flight.is_full:
                         break
         except BaseException:
             queue.index = progress.current_index()
@@ -132,15 +135,30 @@ class Loop:
         progress = self._progress
         progress.needs_attention = False
         queue.index, progress.input = progress.current_index() + 1, None
+        self._in_flight.settle()
         if progress.is_out_of_time:
             self._punctuators.postpone(stream_time)
         else:
-            self._punctuators.look_ahead()
-            if stream_time >= self._punctuators.stream_due:
-                self._fire(stream_time)
+            self.fire_due()
         progress.input = queue
+
+    def fire_due(self) -> None:
+        """Call what is due by the stream time, between two records."""
+        self._punctuators.look_ahead()
+        if self._progress.stream_time >= self._punctuators.stream_due:
+            self._fire(self._progress.stream_time)
 
     def _fire(self, stream_time: int) -> None:
         """Call what is due by the stream time, after the records that wait in batches."""
         self._batches.flush()
         self._punctuators.fire(PunctuationType.STREAM_TIME, stream_time)
+
+
+class BatchingLoop(Loop):
+    """The loop of a task with a node that holds records: it has to know which others moved the stream time."""
+
+    def _process_queue(self, queue: InputQueue, bound: int, limit: int) -> int:
+        self._batches.begin_stretch(queue.records, queue.index)
+        done = super()._process_queue(queue, bound, limit)
+        self._batches.end_stretch(queue.index)
+        return done

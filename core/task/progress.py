@@ -35,20 +35,28 @@ class CurrentInput(Protocol):
         ...
 
 
+Current = tuple[CurrentInput | None, SourceRecord | None, Record | None, int, Hashable]
+"""The input and the source record of what is active, the record itself, the stream time, and the occasion."""
+
+
 class TaskProgress:
     """The clocks of one task (ms), its current record, and requests since the last commit."""
 
     __slots__ = (
         "stream_time", "wall_clock", "commit_requested", "needs_attention", "must_end", "is_out_of_time", "is_firing",
         "has_changed", "input", "remaining", "last", "last_timestamp", "record", "flushed", "keeps_sources",
-        "opened_at", "driver_clock", "front", "occasion",
+        "opened_at", "driver_clock", "front", "occasion", "time_of_all", "read_at",
     )  # fmt: skip
 
     def __init__(self, wall_clock_ms: int) -> None:
         self.stream_time = -1
         """The highest timestamp processed; -1 before the first record."""
+        self.time_of_all = -1
+        """The stream time as of the present commit; while records are in flight, that of the nodes behind them."""
         self.wall_clock = self.opened_at = self.driver_clock = wall_clock_ms
         """What the driver's clock showed when the task's was at `wall_clock`: less where it was set back."""
+        self.read_at = -1
+        """When the task last processed a record, by its wall clock."""
         self.front = Front(-1)
         self.occasion: Hashable = None
         """The active punctuator, timer or visited row, the same in all attempts; None: a record is active."""
@@ -148,6 +156,14 @@ class TaskProgress:
         if current is None or current.batch is None:
             return None
         return current.batch, current.column_index(self.current_index())
+
+    def current(self) -> Current:
+        """Return what is active now, to make it active again after a record that had waited."""
+        return self.input, self.flushed, self.record, self.stream_time, self.occasion
+
+    def set_current(self, current: Current) -> None:
+        """Make active again what `current` returned."""
+        self.input, self.flushed, self.record, self.stream_time, self.occasion = current
 
     def set_occasion(self, occasion: Hashable) -> None:
         """Set the active punctuator, timer or row, so that each has attempts of its own; None after it."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from ..clock import Duration, PunctuationType, Punctuator
 from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS, Failures
+from .in_flight import InFlight
 from .progress import TaskProgress
 from .schedule import Schedule
 from .schedules import NEVER, Schedules
@@ -25,6 +26,7 @@ class Punctuators:
     processed: they may change what it finds. A schedule is held for one interval at most, timers for a minute.
     `idle_ms` returns how long the task itself may wait with these records for an empty input (ms), 0 when it does not:
     what became due within that time is not held. A task that stays open calls it while the records wait, too.
+    What nodes behind records in flight have scheduled by stream time is called when these have been handed on.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class Punctuators:
         failures: Failures,
         room: Callable[[], int],
         idle_ms: Callable[[], int],
+        in_flight: InFlight,
     ) -> None:
         self._schedules = schedules
         self._progress = progress
@@ -41,6 +44,7 @@ class Punctuators:
         self._room = room
         self._idle_ms = idle_ms
         self._firing: Schedule | None = None
+        self._in_flight = in_flight
         self.called = 0
         """How many punctuators were called."""
         self.timers = Timers(
@@ -48,9 +52,12 @@ class Punctuators:
             self._attend,
             lambda: progress.is_out_of_time,
             progress.set_occasion,
+            in_flight,
         )
         self.let_go: Callable[[], object] = lambda: None
         """Lets records go that wait in batches; called before each punctuator."""
+        self.let_all_go: Callable[[], object] = lambda: None
+        """Lets go what waits in batches and record caches; called before each schedule for which silence counts."""
         self.stream_due = NEVER
         """The stream time (ms) at which the loop over records has to call `fire`."""
 
@@ -61,10 +68,17 @@ class Punctuators:
         """
         fired, progress = False, self._progress
         # One is called in any case: else a driver that never has time would call none.
-        clock = self._wall_clock_of if kind is PunctuationType.WALL_CLOCK_TIME else lambda schedule: now
+        behind, passed = self._in_flight.behind, self._in_flight.time
+
+        def stream_time_of(schedule: Schedule) -> int:
+            return min(now, passed) if schedule.node in behind else now
+
+        clock = self._wall_clock_of if kind is PunctuationType.WALL_CLOCK_TIME else stream_time_of
         while not (fired and progress.is_out_of_time):
             if fired:
                 self.let_go()
+            if kind is PunctuationType.WALL_CLOCK_TIME and self._schedules.next_due(kind, self._due_if_settled) <= now:
+                self.let_all_go()
             taken = self._schedules.take_due(kind, clock)
             if taken is None:
                 break
@@ -73,11 +87,13 @@ class Punctuators:
             self.called += 1
             self._firing = schedule
             progress.set_occasion((schedule.node, schedule.key))
+            stream_time = self._in_flight.show_time(schedule.node)
             try:
                 check_result(schedule.punctuator(time), "the punctuator")
             except RECORD_ERRORS as error:
                 self._failures.outside_records(schedule.node, error)
             finally:
+                self._in_flight.end_showing(stream_time)
                 progress.set_occasion(None)
                 self._firing = None
         are_held = kind is PunctuationType.WALL_CLOCK_TIME and self._are_timers_held()
@@ -92,8 +108,12 @@ class Punctuators:
         """Return the time of the wall clock that a schedule sees; -1 while it is held."""
         progress = self._progress
         if schedule.waits:
-            return progress.front.time
+            return -1 if self._in_flight.holds(schedule.node) else progress.front.time
         return -1 if self._is_held(schedule.due, schedule.interval) else progress.wall_clock
+
+    def _due_if_settled(self, schedule: Schedule) -> int:
+        """Return when a schedule is due that waited for everything in front to be read; NEVER for others."""
+        return schedule.due if schedule.waits and schedule.due <= self._wall_clock_of(schedule) else NEVER
 
     def _is_held(self, due: int, most_ms: int) -> bool:
         progress = self._progress
@@ -129,7 +149,20 @@ class Punctuators:
 
     def look_ahead(self) -> None:
         """Set `stream_due`, after schedules have changed."""
-        self.stream_due = min(self._schedules.next_due(PunctuationType.STREAM_TIME), self.timers.stream_due)
+        behind = self._in_flight.behind
+        if not (self._schedules or self.timers):
+            self.stream_due = NEVER
+            return
+        if not behind:
+            self.stream_due = min(self._schedules.next_due(PunctuationType.STREAM_TIME), self.timers.stream_due)
+            return
+        passed = self._in_flight.time
+
+        def due_of(schedule: Schedule) -> int:
+            return NEVER if schedule.node in behind and schedule.due > passed else schedule.due
+
+        schedules = self._schedules.next_due(PunctuationType.STREAM_TIME, due_of)
+        self.stream_due = min(schedules, self.timers.next_stream_due())
 
     def _attend(self) -> None:
         self._progress.needs_attention = True

@@ -37,12 +37,16 @@ def left_schedules(engine_state: bytes, subtopology: Subtopology) -> set[str]:
 def are_called(engine_state: bytes, driver_ms: int) -> bool:
     """Return whether a task with this `engine_state` has called all wall-clock schedules due at a time (ms).
 
+    And whether it has the results of all calls for records that came up to then.
+
     The time is by the driver's clock. The task's clock is ahead of it where the driver's was set back.
     """
     saved: Mapping[str, Any] = json.loads(engine_state) if engine_state else {}
     wall_clock_ms = driver_ms
     if "driver" in saved:
         wall_clock_ms = max(driver_ms, saved["wall"] + (driver_ms - saved["driver"]) // 2)
+    if saved.get("calls", wall_clock_ms + 1) <= wall_clock_ms:
+        return False
     texts = [text for keys in saved.get("timers", {}).values() for of_key in keys.values() for text in of_key]
     times = [read_times(text.partition("/")[0]) for text in texts if text is not None]
     return all(due > wall_clock_ms for kind, due in times if kind is PunctuationType.WALL_CLOCK_TIME)

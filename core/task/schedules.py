@@ -209,6 +209,10 @@ class Schedules:
 
     # ------------------------------------------------------------------ what is due
 
+    def __bool__(self) -> bool:
+        """Return whether there was any schedule."""
+        return bool(self._all)
+
     def next_due(self, kind: PunctuationType, due_of: Callable[[Schedule], int] = lambda each: each.due) -> int:
         """Return when the next schedule of a clock is due (ms), or `NEVER`. `due_of`: one schedule's due time."""
         return min(map(due_of, self._live(kind)), default=NEVER)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..clock import PunctuationType
 from ..errors import ConfigError, TopologyError
@@ -13,6 +13,9 @@ from ..store.kinds.timers import TimerStore
 from ..support.callbacks import check_result
 from ..support.names import timer_store_name
 from .schedules import NEVER
+
+if TYPE_CHECKING:
+    from .in_flight import InFlight
 
 
 class _Node(NamedTuple):
@@ -34,11 +37,13 @@ class Timers:
         sooner: Callable[[], None] = lambda: None,
         is_over: Callable[[], bool] = lambda: False,
         begins: Callable[[Hashable], None] = lambda timer: None,
+        in_flight: InFlight | None = None,
     ) -> None:
         self._failed = failed
         self._sooner = sooner
         self._is_over = is_over
         self._begins = begins
+        self._in_flight = in_flight
         self._nodes: dict[str, _Node] = {}
         self._advice: dict[str, str] = {}
         self._firing: tuple[PunctuationType, int] | None = None
@@ -98,10 +103,39 @@ class Timers:
 
     # ------------------------------------------------------------------ what is due
 
+    def __bool__(self) -> bool:
+        """Return whether a node has timers."""
+        return bool(self._nodes)
+
     def next_due(self, clock: PunctuationType) -> int:
         """Return when the next timer of a clock is due (ms), or a little earlier; NEVER if there is none."""
         due = (node.store.next_due(clock) for node in self._nodes.values())
         return min((each for each in due if each is not None), default=NEVER)
+
+    def _call(self, name: str, node: _Node, key: Any, at: int) -> None:
+        in_flight = self._in_flight
+        stream_time = -1 if in_flight is None else in_flight.show_time(name)
+        try:
+            check_result(node.on_timer(key, at), "on_timer")
+        finally:
+            if in_flight is not None:
+                in_flight.end_showing(stream_time)
+
+    def next_stream_due(self) -> int:
+        """Return the stream time (ms) at which `fire` has to be called; it may be over."""
+        return min(
+            (due for name, node in self._nodes.items() if (due := self._stream_due_of(name, node)) is not None),
+            default=NEVER,
+        )
+
+    def _stream_due_of(self, name: str, node: _Node) -> int | None:
+        due = node.store.next_due(PunctuationType.STREAM_TIME)
+        return None if due is not None and due > self._time_of(name, due) else due
+
+    def _time_of(self, name: str, now: int) -> int:
+        """Return the stream time that a node may know at `now` (ms)."""
+        in_flight = self._in_flight
+        return now if in_flight is None or name not in in_flight.behind else min(now, in_flight.time)
 
     def nodes(self, clock: PunctuationType) -> list[str]:
         """Return the nodes that have a timer of a clock."""
@@ -113,9 +147,13 @@ class Timers:
         In the order of time, then of the keys' bytes, then of the nodes; timers that a call sets take part. It ends
         early where the driver has no more time after a call.
         """
-        fired = False
+        fired, is_stream_time = False, clock is PunctuationType.STREAM_TIME
         while not (fired and self._is_over()):
-            due = [(*first, name) for name, node in self._nodes.items() if (first := node.store.first_due(clock, now))]
+            due = [
+                (*first, name)
+                for name, node in self._nodes.items()
+                if (first := node.store.first_due(clock, self._time_of(name, now) if is_stream_time else now))
+            ]
             if not due:
                 break
             _, raw_key, name = due[0] if len(due) == 1 else min(due, key=lambda each: each[:2])
@@ -127,12 +165,12 @@ class Timers:
             self._firing = clock, at
             self._begins((name, clock, raw_key))
             try:
-                check_result(node.on_timer(key, at), "on_timer")
+                self._call(name, node, key, at)
             except (Exception, SystemExit) as error:
                 self._failed(name, error)
             finally:
                 self._begins(None)
                 self._firing = None
-        if clock is PunctuationType.STREAM_TIME:
-            self.stream_due = self.next_due(clock)
+        if is_stream_time:
+            self.stream_due = self.next_stream_due()
         return fired

@@ -18,8 +18,10 @@ from threading import Event, Thread
 from typing import Any, Protocol
 
 from ..clock import Clock, SystemClock
+from ..sink import AnySink
 from ..store import StoreBackend
 from ..support.repeats import Repeats
+from .calls import Calls, process_calls
 from .files import Files, LocalFiles
 
 _log = logging.getLogger("penstock.world")
@@ -98,6 +100,11 @@ def _itself(backend: StoreBackend) -> StoreBackend:
     return backend
 
 
+def _of_program(node: str, sink: AnySink) -> AnySink:
+    """Return the sink of the program."""
+    return sink
+
+
 @dataclass(frozen=True)
 class World:
     """The machine's clocks, threads, random numbers and files. Each part can be replaced by another of its type.
@@ -121,7 +128,11 @@ class World:
     """Makes a ticker: its name, the seconds from call to call, and what it calls, in a thread of its own."""
     token: Callable[[int], str] = secrets.token_hex
     """Returns so many random bytes as hexadecimal digits: for names that no other process may have given."""
+    calls: Calls = field(default_factory=process_calls)
+    """Makes the calls of nodes that answer later."""
     files: Files = field(default_factory=LocalFiles)
     """The file system of changelogs in directories."""
     backend: Callable[[StoreBackend], StoreBackend] = _itself
     """Returns a replacement for an opened store backend, for a task or a replica."""
+    sink: Callable[[str, AnySink], AnySink] = _of_program
+    """Returns the target of an external sink: gets its node, and the sink of the program."""

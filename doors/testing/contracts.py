@@ -7,6 +7,8 @@ from penstock.plugins.testing.contracts.log_changelog import LogChangelogContrac
 from penstock.plugins.testing.contracts.processor import ProcessorContract
 from penstock.plugins.testing.contracts.program_runs import ClockStep
 from penstock.plugins.testing.contracts.serde import SerdeContract
+from penstock.plugins.testing.contracts.sink import SinkContract
+from penstock.plugins.testing.contracts.staged_sink import StagedSinkContract
 from penstock.plugins.testing.contracts.state_store import StateStoreContract
 from penstock.plugins.testing.contracts.store_backend import StoreBackendContract
 from penstock.plugins.testing.contracts.store_kinds import StoreKindsContract
@@ -19,6 +21,8 @@ __all__ = [
     "LogContract",
     "ProcessorContract",
     "SerdeContract",
+    "SinkContract",
+    "StagedSinkContract",
     "StateStoreContract",
     "StoreBackendContract",
     "StoreKindsContract",

@@ -218,7 +218,8 @@ def check_topics(topics: tuple[object, ...]) -> None:
                 f"stream: topics are arguments of their own; write stream({', '.join(map(repr, topic))})"
             )
         if not isinstance(topic, str):
-            raise TopologyError(f"stream: expected the name of a topic, found {topic!r}")
+            by_pattern = "; write stream(pattern=...)" if isinstance(topic, re.Pattern) else ""
+            raise TopologyError(f"stream: expected the name of a topic, found {topic!r}{by_pattern}")
 
 
 def compiled(verb: str, pattern: str | re.Pattern[str]) -> re.Pattern[str]:

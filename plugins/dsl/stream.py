@@ -31,6 +31,7 @@ from .operators.map import (
     TablePrinter,
 )
 from .stream_joins import Joining
+from .stream_lookups import Lookups
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -120,7 +121,7 @@ K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 
 
-class Stateless(StreamBase[K, V]):
+class Stateless(Lookups[K, V]):
     """Filters, mappers and their like.
 
     Every function gets the value; with `with_key=True` it gets the key first. `name` is the node's; without one it is

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock import (
+    AnySink,
     KeyPart,
     Partitioner,
     Processor,
@@ -15,6 +16,7 @@ from penstock import (
     ValueTransformer,
 )
 from penstock.program.checks import check_class
+from penstock.program.external_sink import sink_of
 from penstock.program.serdes import SerdeLike
 from penstock.support.names import timer_store_name
 
@@ -35,7 +37,7 @@ from .graph.options import (
     WithoutKey,
 )
 from .graph.serdes import Default, Serdes, check_same_keys
-from .graph.sources import RepartitionNames, RepartitionStep, SinkStep, repartition_names
+from .graph.sources import ExternalSinkStep, RepartitionNames, RepartitionStep, SinkStep, repartition_names
 from .graph.step import Flow, ProcessorStep
 from .missing_verbs import Verbs, found
 from .operators.join_windows import JoinWindows
@@ -78,6 +80,31 @@ class Output(StreamBase[K, V]):
             check_function("to", topic, "record", "metadata", what="topic or function")
         node, serdes = self.recorder.names.step("KSTREAM-SINK-", name), self.flow.serdes.given(key_serde, value_serde)
         self.recorder.add(SinkStep(node, topic, serdes, partitioner, partition_by), self.flow.step)
+
+    def to_sink(
+        self,
+        sink: AnySink | str,
+        name: str,
+        *,
+        partitions: int | None = None,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partition_by: KeyPart | None = None,
+        **options: Any,
+    ) -> None:
+        """Write the records to a target outside of the log, each exactly once: `sink`, or the installed one of a name.
+
+        They go through a topic of the application's own, `NAME-repartition`, and tasks of their own write them: what is
+        committed there is written, also after a crash, and a target that is away delays nothing else. A stream of one
+        topic that no other verb uses is written without a topic between. Records of a key keep their order. `name` is
+        also that of the position in the target: keep it. `partitions` and `partition_by` as in `repartition`, serdes
+        as in `to`; `options` are arguments of an installed sink.
+        """
+        if not isinstance(name, str):
+            raise TopologyError(f"to_sink: expected a name for the node and its position in the target, found {name!r}")
+        made = sink_of(f"to_sink {name!r}", sink, options)
+        node, serdes = self.recorder.names.step("KSTREAM-SINK-", name), self.flow.serdes.given(key_serde, value_serde)
+        self.recorder.add(ExternalSinkStep(node, made, serdes, partitions, partition_by), self.flow.step)
 
     def repartition(
         self,

@@ -344,8 +344,10 @@ class KTable(TableStateless[K, V], TableJoins[K, V]):
         before it closes, so there it is "stop".
         Stream time moves only with updates. `idle="30s"` lets it go on with the wall clock after so long without any,
         as `windowed_by(..., idle=)` does: what is decided is committed with the task, so a crash changes nothing, but
-        to process everything again may have other results. An update of a window that has left already is then dropped
-        and counted (`late`).
+        to process everything again may have other results. A window that has left has then closed for the aggregation
+        above, too: what is later is dropped there, and counted (`late`). So is an update that reaches this verb later.
+        Without `idle`, an update of a window that has left lets it leave again; a stream of a cogroup or a side of a
+        join that is behind the other sends such ones. Sessions that are made in front of a topic take no `idle` here.
         Semantics: Kafka Streams' `suppress` (KIP-328), which has no `idle`.
 
         ::

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from penstock import (
@@ -84,9 +84,15 @@ class ListSerde(WrappingSerde[list[Any]]):
         return [None if entry is None else self.inner.to_json(entry) for entry in value]
 
     def from_json(self, data: Any) -> list[Any]:
+        return self._entries(data, self.inner.from_json)
+
+    def key_from_json(self, data: Any) -> list[Any]:
+        return self._entries(data, self.inner.key_from_json)
+
+    def _entries(self, data: Any, read: Callable[[Any], Any]) -> list[Any]:
         if not isinstance(data, list):
             raise SerdeError(f"serde 'list': expected a list, found {type(data).__name__} {reprlib.repr(data)}")
-        return [None if entry is None else self.inner.from_json(entry) for entry in data]
+        return [None if entry is None else read(entry) for entry in data]
 
     def _written(self, index: int, entry: Any) -> bytes:
         try:

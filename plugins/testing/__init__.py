@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from penstock.hooks import PluginManager, plugins_in_use, read_plugins
+from penstock.plugins.sinks.memory import MemorySink
 from penstock.support.packages import DISTRIBUTION
 
 from .driver import TopologyTestDriver
@@ -16,6 +17,7 @@ __all__ = [
     "CapturedForward",
     "CapturedPunctuator",
     "InputTopic",
+    "MemorySink",
     "MockProcessorContext",
     "OutputTopic",
     "TopologyTestDriver",

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from penstock import (
+    AnySink,
     Application,
     Clock,
     ConfigError,
@@ -40,10 +41,14 @@ from penstock.plugins.engine.task.report import TaskReport
 from penstock.plugins.engine.task.shipping import pack
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.program.external_sink import external_sinks
 from penstock.program.nodes import decorate
 from penstock.task.progress import Front
+from penstock.task.saved_schedules import are_called
 from penstock.task.schedules import NEVER
+from penstock.world.calls import InlineCalls
 
+from .held_calls import HeldCall, HeldCalls
 from .processes import TaskProcess, TaskProcesses
 from .topics import InputTopic, ReadsTopics, TopicReader, check_partitions, check_time, named_topics, serialized
 
@@ -64,10 +69,16 @@ class TopologyTestDriver(ReadsTopics):
     attributes, classes, closures or globals shows it. Without, the program's own objects run, so that a function may
     collect records in a list of the test. `reopen` and `move` do the same once.
 
+    Functions of async verbs are called at once, one after the other. With `hold_calls` the test answers each of them,
+    when and in which order it wants: see `calls`.
+
     `log`: a Log, or a location as in the setting, in place of the memory log. Topics that the program does not name
     have to be made (`driver.log.create_topic`), and what is committed has to be readable at once, so Kafka is none.
     `changelog`: a location as in the setting. A relative path is in a directory that ends with the driver. What an
     Application itself has for these two is replaced.
+
+    `sinks`: targets outside of the log in place of the program's, by node, such as a MemorySink; or a function of a
+    node and its sink. Others are written as when the program runs.
 
     Raises ConfigError for an application that could not be sent to task hosts, naming the part.
 
@@ -94,8 +105,10 @@ class TopologyTestDriver(ReadsTopics):
         initial_wall_clock_ms: int = 0,
         reopen_tasks: bool = False,
         commit_every: int = 1,
+        hold_calls: bool = False,
         log: str | Log | None = None,
         changelog: str | None = None,
+        sinks: Mapping[str, AnySink] | Callable[[str, AnySink], AnySink] | None = None,
         **settings: Any,
     ) -> None:
         self._directory = TemporaryDirectory("test")
@@ -109,10 +122,13 @@ class TopologyTestDriver(ReadsTopics):
         }
         if type(commit_every) is not int or commit_every < 1:
             raise ConfigError(f"commit_every: expected a number of records from 1 on, found {commit_every!r}")
+        if hold_calls and reopen_tasks:
+            raise ConfigError("hold_calls: a closed task has no calls; leave out reopen_tasks, and use driver.reopen()")
         if isinstance(program, Application):
             application = program.with_settings(**given)
         else:
             application = Application("test", program, **given)
+        targets = _targets(application, sinks)
         prepare_serdes(application)  # as at a start: a test finds schemas that do not fit
         check_time("initial_wall_clock_ms", initial_wall_clock_ms)
         check_partitions(partitions, named_topics(application))
@@ -120,6 +136,8 @@ class TopologyTestDriver(ReadsTopics):
         self._reopen = reopen_tasks
         self._counts = partitions
         self._commit_every = commit_every
+        self._held_calls = HeldCalls()
+        self._calls = self._held_calls if hold_calls else InlineCalls()
         self._may_wait = duration_ms(application.settings.max_task_idle or "0ms") > 0
         self._clock = ManualClock(initial_wall_clock_ms)
         self._metrics: dict[str, NodeMetrics] = {}
@@ -136,7 +154,10 @@ class TopologyTestDriver(ReadsTopics):
         else:
             self.log = log if isinstance(log, Log) else open_log(application.settings)
             make_named_topics(application, self.log, self._count)
-        self._processes = TaskProcesses(application, packed, self.log, self._clock, self._directory.path, reopen_tasks)
+        self._processes = TaskProcesses(
+            application, packed, self.log, self._clock, self._directory.path, reopen_tasks, self._calls, targets
+        )
+        self._held_calls.then = self._call_what_is_due
         self._outputs = TopicReader(application, self.log)
         try:
             self._start()
@@ -267,6 +288,11 @@ class TopologyTestDriver(ReadsTopics):
         ask_for_visit(self.application, self.log, visitor, self._clock.now_ms(), argument)
         self._call_what_is_due()
 
+    @property
+    def calls(self) -> list[HeldCall]:
+        """The calls of async verbs that have no result yet, the oldest first; see `hold_calls`."""
+        return self._held_calls.open()
+
     # ------------------------------------------------------------------ records out
 
     def output_topics(self) -> list[str]:
@@ -371,14 +397,25 @@ class TopologyTestDriver(ReadsTopics):
         """Let downstream tasks make calls that waited for upstream ones: all their records are read now."""
         for number in sorted(self._in_front, key=lambda each: len(self._in_front[each])):
             above, now = self._in_front[number], self._clock.now_ms()
+            if number in self._paused or above & self._calls_under_way():
+                continue
             holding = self.application.program.holding().intersection(above)
             inputs = [each for task, of in self._tasks.items() if task.subtopology in holding for each in of]
             read = self.log.committed(self.application.id, inputs).values()
             self._fronts[number] = Front(now, sum(position or 0 for position in read))
             for task in [each for each, tick in self._ticks.items() if each.subtopology == number and tick <= now]:
-                if number not in self._paused:
-                    self._run(task, {})
+                self._run(task, {})
             self._drain()
+
+    def _calls_under_way(self) -> set[int]:
+        """Return the sub-topologies that wait for results."""
+        calling, found = self.application.program.calling(), set[int]()
+        for task, inputs in self._tasks.items():
+            if task.subtopology in calling:
+                commit = self.log.visible_commit(self.application.id, str(task), inputs)
+                if commit is not None and not are_called(commit.engine_state, self._clock.now_ms()):
+                    found.add(task.subtopology)
+        return found
 
     def _choose(self, heads: Mapping[TaskId, Waiting]) -> tuple[TaskId, dict[TopicPartition, int]]:
         """Return the task with the oldest of `heads`, tasks' next records, and the offsets up to which it processes."""
@@ -441,6 +478,22 @@ class TopologyTestDriver(ReadsTopics):
         if self._given_log is None:
             self.log.close()
         self._directory.close()
+
+
+def _targets(
+    application: Application, given: Mapping[str, AnySink] | Callable[[str, AnySink], AnySink] | None
+) -> Callable[[str, AnySink], AnySink]:
+    """Return the function that finds a node's target. Raises ConfigError for a node that is no external sink."""
+    if given is not None and not isinstance(given, Mapping):
+        return given
+    replaced = dict(given or {})
+    known = [node for each in application.program.subtopologies for node in external_sinks(each)]
+    if unknown := [node for node in replaced if node not in known]:
+        raise ConfigError(
+            f"sinks: {', '.join(map(repr, unknown))}: no external sink of the program; there is: "
+            f"{', '.join(map(repr, known)) or 'none'}"
+        )
+    return lambda node, sink: replaced.get(node, sink)
 
 
 def make_named_topics(application: Application, log: Log, count: Callable[[str], int]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from penstock import ConfigError, Processor, Record, Settings, Topology, TopologyBuilder, Windowed
 from penstock.plugins.dsl.operators.map import columns_of
+from penstock.plugins.sinks.memory import ScratchTarget
 from penstock.support.packages import needed
 
 from .driver import TopologyTestDriver
@@ -44,7 +45,7 @@ def to_pandas(
     if settings.get("reopen_tasks"):
         raise ConfigError("to_pandas: records are collected in this process, so tasks are not re-opened")
     records: list[Record] = []
-    with TopologyTestDriver(_Tapped(stream, records), **settings) as driver:
+    with TopologyTestDriver(_Tapped(stream, records), **{"sinks": ScratchTarget(), **settings}) as driver:
         for topic, record in _in_order(inputs):
             if limit is not None and len(records) >= limit:
                 break

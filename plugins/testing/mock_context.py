@@ -5,10 +5,12 @@ from __future__ import annotations
 import uuid
 import weakref
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import (
+    AsyncProcessor,
     ConfigError,
     Duration,
     Entries,
@@ -24,22 +26,26 @@ from penstock import (
     TopologyError,
     ValueTransformer,
 )
+from penstock.context import InFlightOptions
 from penstock.log import ENGINE_STATE_BYTES
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
-from penstock.program.serdes import DEFAULTS
+from penstock.program.in_flight import call_options, key_bytes_of
+from penstock.program.serdes import DEFAULTS, resolve_serde
 from penstock.store.kinds.timers import TimerStoreSpec
-from penstock.store.record_cache import CacheBudget, RecordCache, RecordContext
+from penstock.store.record_cache import CacheBudget, RecordCache, RecordContext, WaitingWindows
 from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
-from penstock.support.callbacks import check_methods
+from penstock.support.callbacks import check_answer, check_methods, check_result
 from penstock.support.names import index_name, timer_store_name
-from penstock.support.own_copy import own_record
+from penstock.support.own_copy import own_copy, own_record
 from penstock.support.repeats import Repeats
+from penstock.task.async_context import FORWARDS_IN_REQUEST, AskedStore
 from penstock.task.making import FORWARDS_TOO_EARLY
 from penstock.task.schedule import Schedule
 from penstock.task.schedules import Schedules
 from penstock.task.timers import Timers
+from penstock.world.calls import InlineCalls
 
 
 class CapturedForward(NamedTuple):
@@ -109,6 +115,7 @@ class MockProcessorContext:
         self.punctuators: list[CapturedPunctuator] = []
         self.saved_numbers: dict[str, int] = {}
         self.commits = 0
+        self._is_async = self._is_asking = False
         self._cache_budget = CacheBudget(2**63)
         self._begin(None)
         self._stores = {builder.name: self._build(builder) for builder in stores}
@@ -137,6 +144,7 @@ class MockProcessorContext:
         if not isinstance(processor, (Processor, ValueTransformer)):
             raise ConfigError(f"expected a Processor or ValueTransformer, found {processor!r}")
         self._begin(processor)
+        self._is_async = isinstance(processor, AsyncProcessor)
         check_methods(f"node {self.node!r}", processor)
         before = len(self.forwarded)
         processor.init(self)
@@ -171,7 +179,8 @@ class MockProcessorContext:
             raise TopologyError(
                 f"no store {name!r} in this context; declare it: MockProcessorContext(key_value_store({name!r}))"
             )
-        return self._stores[name]
+        store = self._stores[name]
+        return AskedStore(store, self.node, lambda: self._is_asking) if self._is_async else store
 
     def set_flush_listener(self, store: str, listener: FlushListener) -> None:
         """Have `listener` called with the updates of a cached store; `flush` does that."""
@@ -206,6 +215,15 @@ class MockProcessorContext:
         """Return 0: nothing is in front of this context."""
         return 0
 
+    def held_back_in_front_at(self) -> int:
+        """Return -1: nothing is in front of this context."""
+        return -1
+
+    @property
+    def waiting_windows(self) -> WaitingWindows:
+        """Windows that nobody flushes."""
+        return self._cache_budget.windows
+
     def guarded(self, run: Callable[[Any], None]) -> Callable[[Any], None]:
         """Return `run`: there is no handler here."""
         return run
@@ -224,6 +242,64 @@ class MockProcessorContext:
             emit(record, result)
 
         return run
+
+    def in_flight(
+        self,
+        call: Callable[[Any], Callable[[], Any]],
+        emit: Callable[[Any, Any], None],
+        key_bytes: Callable[[Any], bytes],
+        store: str,
+        options: InFlightOptions,
+    ) -> Callable[[Any], None]:
+        """Return a function that makes each call at once; an error of the call is raised."""
+        calls = InlineCalls()
+
+        def run(record: Any) -> None:
+            key_bytes(record)
+            future = calls.submit(call(record), options.timeout_ms / 1000, is_async=options.is_async)
+            result = future.result()
+            check_answer(result)
+            emit(record, result)
+
+        return run
+
+    def in_calls(self, processor: AsyncProcessor) -> Callable[[Any], None]:
+        """Return a function that calls the methods of an AsyncProcessor at once; an error of its call is raised."""
+        where = f"node {self.node!r}"
+
+        def ask(record: Record) -> Callable[[], Any]:
+            before = len(self.forwarded)
+            self._is_asking = True
+            try:
+                request = processor.request(record)
+            finally:
+                self._is_asking = False
+            if len(self.forwarded) > before:
+                del self.forwarded[before:]
+                raise TopologyError(f"{where} {FORWARDS_IN_REQUEST}")
+            return partial(processor.call, own_copy(request))
+
+        serdes = (resolve_serde(each, "msgpack", where) for each in (processor.key_serde, processor.value_serde))
+
+        def handle(record: Record, result: Any) -> None:
+            check_result(processor.process_result(record, result), "process_result")
+
+        return self.in_flight(
+            ask,
+            handle,
+            key_bytes_of(*serdes),
+            "",
+            call_options(
+                self.node, processor.call, processor.capacity, processor.max_pending, processor.timeout,
+                processor.order, processor.retries,
+            ),
+        )  # fmt: skip
+
+    def in_batches(
+        self, process_batch: Callable[[Sequence[Record]], None], max_records: int, max_wait: Duration
+    ) -> Callable[[Any], None]:
+        """Return a function that processes each record at once, as a batch of one."""
+        return lambda record: process_batch((record,))
 
     def timer(self, key: Any, at: int, clock: PunctuationType) -> None:
         """Set a timer; `fire_timers` calls `on_timer`. Raises the same as a task."""

@@ -15,6 +15,7 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from penstock import (
+    AnySink,
     Application,
     Clock,
     Log,
@@ -38,6 +39,7 @@ from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.stores.memory import MemoryBackend
 from penstock.support.own_copy import IMMUTABLE, own_copy
 from penstock.support.repeats import Repeats
+from penstock.world.calls import Calls
 
 _HINT = (
     "Where tasks are re-opened, each process has a copy of the program, as a task host has: what the test has is not "
@@ -48,15 +50,27 @@ _HINT = (
 _log = logging.getLogger("penstock.testing")
 
 
+Targets = Callable[[str, AnySink], AnySink]
+"""Returns the target of an external sink: see `World.sink`."""
+
+
 class TaskProcesses:
     """One process at a time, on one host at a time.
 
     `packed` is the application as bytes, and `directory` has the hosts' directories. `ships`: each process has a copy
-    made of `packed`; else the objects of the application itself run, until `reopen` or `move`.
+    made of `packed`; else the objects of the application itself run, until `reopen` or `move`. `sinks`: the targets.
     """
 
     def __init__(
-        self, application: Application, packed: bytes, log: Log, clock: Clock, directory: Path, ships: bool
+        self,
+        application: Application,
+        packed: bytes,
+        log: Log,
+        clock: Clock,
+        directory: Path,
+        ships: bool,
+        calls: Calls,
+        sinks: Targets,
     ) -> None:
         self.misuse = Misuse()
         self._hints: list[str] = []
@@ -66,6 +80,8 @@ class TaskProcesses:
         self._clock = clock
         self._directory = directory
         self._ships = ships
+        self._calls = calls
+        self._sinks = sinks
         self._host = 0
         self._process: TaskProcess | None = None
         self._global_metrics: dict[str, NodeMetrics] = {}
@@ -97,7 +113,7 @@ class TaskProcesses:
             application = FindsMisuse.in_application(
                 self._application if copy is None else copy.application, self.misuse
             )
-            resources = _Resources(self._clock, self._host_directory, self._repeats)
+            resources = _Resources(self._clock, self._host_directory, self._repeats, self._calls, self._sinks)
             self._process = TaskProcess(application, self._log, resources, copy)
         return self._process
 
@@ -217,8 +233,8 @@ class TaskProcess:
 class _Resources(ProcessResources):
     """The ProcessResources of a host of the test driver, with its own directory, and without real waiting."""
 
-    def __init__(self, clock: Clock, host: Path, repeats: Repeats) -> None:
-        super().__init__(World(clock=clock, sleep=lambda seconds: None))
+    def __init__(self, clock: Clock, host: Path, repeats: Repeats, calls: Calls, sinks: Targets) -> None:
+        super().__init__(World(clock=clock, sleep=lambda seconds: None, calls=calls, sink=sinks))
         self.repeats = repeats
         self._host = host
 

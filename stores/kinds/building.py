@@ -41,7 +41,7 @@ def build_key_value_store(spec: KeyValueStoreSpec, bytes_store: BytesStore, cont
 def _build(spec: KeyValueStoreSpec, bytes_store: BytesStore, context: StoreContext) -> PlainStore:
     key_serde = context.serde(spec.key_serde, spec.name)
     if spec.traits.expires or context.expires:
-        return ExpiringStore(bytes_store, key_serde, spec, context)
+        return (HeadersExpiringStore if spec.headers else ExpiringStore)(bytes_store, key_serde, spec, context)
     kind = HeadersStore if spec.headers else StampedStore if spec.timestamped else PlainStore
     store = kind(bytes_store, key_serde, context.serde(spec.value_serde, spec.name))
     # For `put(key, value, ttl=...)` Python itself makes the error, of the function's name: no check slows down a put.
@@ -99,6 +99,10 @@ class HeadersStore(PlainStore, HeadersKeyValueStore[Any]):
                 slow(key, value)
 
         return put
+
+
+class HeadersExpiringStore(ExpiringStore, HeadersKeyValueStore[Any]):
+    """An ExpiringKeyValueStore, and a HeadersKeyValueStore: values are ValueTimestampHeaders."""
 
 
 @partial(StoreKind, topic_rows=WindowTopicRows)

@@ -45,8 +45,10 @@ _HAVE_OWN_ROW = frozenset({"window", "session", "versioned", "list"})
 
 
 def row_keys_of(spec: StoreSpec, kind: str) -> RowKeys | None:
-    """Return the position of keys in a kind's rows; None for a kind whose package does not declare it."""
-    return RowKeys(key_in_row(kind), _key_serde, merged_numbers) if kind in _KEYS else spec.row_keys
+    """Return the position of keys in a store's rows; None for a kind whose package does not declare it."""
+    if spec.row_keys is not None:
+        return spec.row_keys
+    return RowKeys(key_in_row(kind), _key_serde, merged_numbers) if kind in _KEYS else None
 
 
 def key_in_row(kind: str) -> Callable[[bytes], bytes | None]:

@@ -27,7 +27,6 @@ from penstock.errors import ConfigError, FencedError, UnknownTopicError
 from penstock.handlers import Failure, Stage
 from penstock.log import Log
 from penstock.plugins.engine.program.dead_letters import (
-    ApplicationTargets,
     Letter,
     Replay,
     Replayed,
@@ -36,6 +35,7 @@ from penstock.plugins.engine.program.dead_letters import (
     read_letters,
     replay,
 )
+from penstock.plugins.engine.program.letter_targets import ApplicationTargets
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.logs.local import LocalLog
 from penstock.plugins.logs.memory import MemoryLog

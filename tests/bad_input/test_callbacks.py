@@ -421,3 +421,13 @@ def test_what_is_no_number_is_not_told_to_have_a_unit() -> None:
         assert str(caught.value).startswith("gap: expected a timedelta or text like")
         assert "unit" not in str(caught.value)
     assert duration_ms(timedelta(seconds=1)) == 1000
+
+
+def test_a_length_of_time_has_all_its_digits() -> None:
+    """It went through a float, which made one more of Java's Long.MAX_VALUE."""
+    most = 2**63 - 1
+    assert duration_ms(f"{most}ms") == most
+    assert duration_ms(f"{most // 1000}s{most % 1000}ms") == most
+    assert duration_ms("0.3s0.1ms") == 300 and duration_ms("1.5s") == 1500
+    assert duration_ms(timedelta.max) == timedelta.max // timedelta(milliseconds=1) + 1
+    assert duration_ms(timedelta(milliseconds=-1500), may_be_negative=True) == -1500

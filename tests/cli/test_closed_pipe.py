@@ -41,6 +41,7 @@ PRINTING: dict[str, tuple[str, ...]] = {
     "visit": ("visit", TARGET),
 }
 REMARKS_ONLY = {
+    "copy",
     "new",
     "pause",
     "produce",

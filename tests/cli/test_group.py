@@ -106,6 +106,7 @@ def test_help_lists_what_there_is_in_the_order_of_use(console: Console) -> None:
         "topics",
         "produce",
         "consume",
+        "copy",
         "plugins",
         "new",
         "simulate",

@@ -39,7 +39,14 @@ def test_a_backend_passes_its_tests(tmp_path: Path) -> None:
     assert " passed" in said and "failed" not in said, said
 
 
-@pytest.mark.parametrize("kind", ["processor", "backend"])
+@by_turns(1, 2)
+def test_a_sink_passes_its_tests(tmp_path: Path) -> None:
+    assert new("sink", "acme-table", "--directory", str(tmp_path / "made")).exit_code == 0
+    said = pytest_in(tmp_path / "made")
+    assert " passed" in said and "failed" not in said, said
+
+
+@pytest.mark.parametrize("kind", ["processor", "backend", "sink"])
 def test_it_is_formatted_and_its_names_fit(tmp_path: Path, kind: str) -> None:
     made = tmp_path / "made"
     assert new(kind, "penstock-acme-things", "--directory", str(made)).exit_code == 0

@@ -10,6 +10,9 @@ from typing import Any
 import pytest
 
 from penstock import OutputBatch, SystemClock
+from penstock import run as run_application
+from penstock.plugins.engine.program.saved_program import read_note
+from penstock.plugins.operate.cli.target import load
 from penstock.plugins.state.transfer.backups import first_content
 
 from .applications import TARGET, counting, run
@@ -44,6 +47,184 @@ def test_an_application_starts_with_content(console: Console, changelog: str) ->
     result = console("state", "import", TARGET, "counts", file, *where, code=1)
     assert "store 'counts' of application 'counting' has content in task 1_" in result.stderr
     assert "penstock state drop MODULE:ATTR counts" in result.stderr
+
+
+def test_a_row_with_the_key_of_an_earlier_one_replaces_it(console: Console) -> None:
+    """It was counted as another entry."""
+    counting(console)
+    file = lines(console, "counts.jsonl", [{"key": key, "value": value} for value, key in enumerate("abacaa")])
+    result = console("state", "import", TARGET, "counts", file)
+    assert result.stderr == "3 entries of counts; 3 rows had the key of a later row, which counts\n"
+    assert counts(console) == {"a": 5, "b": 1, "c": 3}
+
+
+LAST_THREE = """
+from penstock import Application, Processor, Topology, lru_map
+
+class Keep(Processor):
+    def process(self, record):
+        self.context.get_store("last").put(record.key, record.value)
+
+stores = [lru_map("last", max_entries=3, key_serde="str", value_serde="str")]
+application = Application("lru", Topology().add_source("in", "in").add_processor("keep", Keep, "in", stores=stores))
+"""
+
+
+def test_rows_for_which_an_lru_map_has_no_room_are_not_counted_as_imported(console: Console) -> None:
+    """It said that there were as many entries as rows."""
+    console.write("lru.py", LAST_THREE)
+    console("topics", "create", "in")
+    file = lines(console, "rows.jsonl", [{"key": key, "value": str(number)} for number, key in enumerate("abbcdea")])
+    said = console("state", "import", "lru:application", "last", file).stderr
+    assert said == (
+        "3 entries of last; 1 row had the key of a later row, which counts; 3 rows had no room beside later ones\n"
+    )
+    found = console.json_lines("state", "export", "lru:application", "last")
+    assert {each["key"]: each["value"] for each in found} == {"d": "4", "e": "5", "a": "6"}
+
+
+SEATS = """
+from dataclasses import dataclass
+from penstock import Application, Processor, Topology, key_value_store
+from penstock.serdes import of
+
+@dataclass(frozen=True)
+class Numbered:
+    row: str
+    number: int
+
+@dataclass(frozen=True)
+class Seat:
+    row: str
+
+class Keep(Processor):
+    def process(self, record):
+        self.context.get_store("kept").put(record.key, record.value)
+
+def application(key, value):
+    stores = [key_value_store("kept", key_serde=of(key), value_serde=of(value))]
+    topology = Topology().add_source("in", "in", key_serde=of(key), value_serde=of(value))
+    return Application("seats", topology.add_processor("keep", Keep, "in", stores=stores), engine="embedded")
+
+before, keys, values = application(Numbered, Numbered), application(Seat, Numbered), application(Numbered, Seat)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_no_key_loses_a_field(console: Console, suffix: str) -> None:
+    """Rows whose keys differ in a field that the type has no more became one, and all were counted."""
+    console.write("seats.py", SEATS)
+    console("topics", "create", "in")
+    seats = [{"row": "a", "number": 1}, {"row": "a", "number": 2}]
+    file = lines(console, "seats.jsonl", [{"key": seat, "value": seat} for seat in seats])
+    console("state", "import", "seats:before", "kept", file)
+    console("state", "export", "seats:before", "kept", "--output", f"all.{suffix}")
+    other = ("--application-id", "other")
+    result = console("state", "import", "seats:keys", "kept", f"all.{suffix}", *other, code=2)
+    assert "number: keys of Seat have no such field, and without it this would be another key" in result.stderr
+    third = ("--application-id", "third")
+    console("state", "import", "seats:values", "kept", f"all.{suffix}", *third)  # a value may lose one
+    found = console.json_lines("state", "export", "seats:values", "kept", *third)
+    assert [(each["key"], each["value"]) for each in found] == [(seat, {"row": "a"}) for seat in seats]
+    key = json.dumps({**seats[0], "side": "left"})
+    for command in (("get", "seats:before", "kept", key), ("range", "seats:before", "kept", "--start", key)):
+        assert "side: keys of Numbered have no such field" in console("state", *command, code=2).stderr
+
+
+ORDERS = """
+from dataclasses import dataclass, field
+from penstock import Application, Processor, Topology, key_value_store
+from penstock.serdes import of
+
+@dataclass(frozen=True)
+class Order:
+    user: str
+    note: str = ""
+
+@dataclass(frozen=True)
+class Tagged:
+    user: str
+    note: str = ""
+    tags: dict[str, int] = field(default_factory=dict)
+
+class Keep(Processor):
+    def process(self, record):
+        self.context.get_store("kept").put(record.key, record.value)
+
+def application(kind):
+    stores = [key_value_store("kept", key_serde="str", value_serde=of(kind))]
+    topology = Topology().add_source("in", "in", key_serde="str").add_processor("keep", Keep, "in", stores=stores)
+    return Application("orders", topology, engine="embedded")
+
+orders, tagged, lists, tagged_lists = map(application, (Order, Tagged, list[Order], list[Tagged]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "value"),
+    [
+        ("orders", "tagged", {"user": "ann", "note": "x"}),
+        ("tagged", "orders", {"user": "ann", "note": "x"}),
+        ("lists", "tagged_lists", [{"user": "ann", "note": "x"}]),
+        ("tagged_lists", "lists", []),
+    ],
+)
+def test_a_type_may_get_and_lose_fields_that_no_column_can_have(
+    console: Console, before: str, after: str, value: Any
+) -> None:
+    """Its values were columns, and then JSON text; the import said that the JSON object must be str."""
+    console.write("orders.py", ORDERS)
+    console("topics", "create", "in")
+    console("state", "import", f"orders:{before}", "kept", lines(console, "rows.jsonl", [{"key": "a", "value": value}]))
+    console("state", "export", f"orders:{before}", "kept", "--output", "all.parquet")
+    other = ("--application-id", "other")
+    console("state", "import", f"orders:{after}", "kept", "all.parquet", *other)
+    (row,) = console.json_lines("state", "export", f"orders:{after}", "kept", *other)
+    values = row["value"] if isinstance(row["value"], list) else [row["value"]]
+    assert [{**each, "tags": {}} for each in values] == [
+        {**each, "tags": {}} for each in (value if isinstance(value, list) else [value])
+    ]
+
+
+ANY = """
+from penstock import Application, Processor, Topology, key_value_store
+
+class Keep(Processor):
+    def process(self, record):
+        self.context.get_store("kept").put(record.key, record.value)
+
+def application(serde):
+    stores = [key_value_store("kept", key_serde=serde, value_serde=serde)]
+    topology = Topology().add_source("in", "in", key_serde=serde).add_processor("keep", Keep, "in", stores=stores)
+    return Application("any", topology, engine="embedded")
+
+text, whole, any_one = application("str"), application("int"), application("msgpack")
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "values"),
+    [
+        ("text", "any_one", ["5", "null", "ann", '{"!bytes": "/w=="}']),
+        ("any_one", "text", ["5", "ann"]),
+        ("whole", "any_one", [5]),
+        ("any_one", "whole", [5]),
+    ],
+)
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_text_stays_text_in_a_store_of_another_serde(
+    console: Console, suffix: str, before: str, after: str, values: list[Any]
+) -> None:
+    """A column of text was read as JSON: "5" became a number, and "null" was refused."""
+    console.write("any.py", ANY)
+    console("topics", "create", "in")
+    rows = lines(console, "rows.jsonl", [{"key": each, "value": each} for each in values])
+    console("state", "import", f"any:{before}", "kept", rows)
+    console("state", "export", f"any:{before}", "kept", "--output", f"all.{suffix}")
+    other = ("--application-id", "other")
+    console("state", "import", f"any:{after}", "kept", f"all.{suffix}", *other)
+    found = console.json_lines("state", "export", f"any:{after}", "kept", *other)
+    assert sorted((each["key"], each["value"]) for each in found) == sorted((each, each) for each in values)
 
 
 TWO_TOPICS = """
@@ -121,7 +302,7 @@ def test_rows_that_change_while_they_are_imported_are_an_error(
 ) -> None:
     counting(console)
     file = lines(console, "counts.jsonl", [{"key": key, "value": 10} for key in "abcdef"])
-    check = first_content._Filling.check
+    check = first_content._Placing.check
 
     def check_and_cut(self: Any, rows: Any) -> int:
         found = check(self, rows)
@@ -129,7 +310,7 @@ def test_rows_that_change_while_they_are_imported_are_an_error(
         return found
 
     with monkeypatch.context() as patched:
-        patched.setattr(first_content._Filling, "check", check_and_cut)
+        patched.setattr(first_content._Placing, "check", check_and_cut)
         result = console("state", "import", TARGET, "counts", file, code=2)
     assert "6 rows were checked, and then 1 was there" in result.stderr and "repeat the import" in result.stderr
     with pytest.raises(Exception, match="is being restored or filled"):
@@ -137,7 +318,14 @@ def test_rows_that_change_while_they_are_imported_are_an_error(
 
 
 def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Console) -> None:  # noqa: F811
+    """Its program was noted already, and its topics were made."""
     target = "kinds:application"
+    nothing = kinds("topics", "list").stdout
+
+    def is_untouched(store: str) -> bool:
+        said = kinds("state", "export", target, store, code=2).stderr
+        return "it has not run there" in said and kinds("topics", "list").stdout == nothing
+
     for row, said in (
         ({"key": "a"}, "row 2: it has no 'value'"),
         ({"key": 5, "value": "x"}, "bad.jsonl, line 2: "),
@@ -148,7 +336,7 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
         good = {"key": "a", "value": "x", "start": 0, "end": 1}
         file = lines(console, "bad.jsonl", [good, row])  # type: ignore[list-item]
         assert said in kinds("state", "import", target, store, file, code=2).stderr
-        assert kinds("state", "export", target, store).stdout == ""
+        assert is_untouched(store)
     for store, parts, said in (
         ("windows", {"start": "5"}, "row 2: its start is '5': expected ms since the epoch"),
         ("windows", {"start": -5}, "row 2: its start is '-5'"),
@@ -167,7 +355,7 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
         good = {"key": "a", "value": "x", "start": 0, "end": 10_000, "timestamp": 0}
         file = lines(console, "bad.jsonl", [good, {**good, **parts}])
         assert said in kinds("state", "import", target, store, file, code=2).stderr
-        assert kinds("state", "export", target, store).stdout == ""
+        assert is_untouched(store)
     kinds("state", "import", target, "windows", lines(console, "good.jsonl", [good]))  # nothing waits to be repeated
     console.write("bad.jsonl", "{")
     assert "bad.jsonl, line 1: " in kinds("state", "import", target, "lists", "bad.jsonl", code=2).stderr
@@ -175,6 +363,103 @@ def test_a_wrong_row_is_named_and_nothing_is_done(console: Console, kinds: Conso
     assert "bad.parquet, row 0: " in kinds("state", "import", target, "lists", "bad.parquet", code=2).stderr
     result = kinds("state", "import", target, "versions", "bad.jsonl", code=2)
     assert "store 'versions' is of kind 'versioned': only key_value" in result.stderr
+
+
+def test_a_refused_import_leaves_the_note_of_the_last_program(console: Console) -> None:
+    """Where the store had content, the program of the import was noted in place of the one that had run."""
+    counting(console)
+    run()
+    file = lines(console, "counts.jsonl", [{"key": "a", "value": 10}])
+    with logs(console) as log:
+        append(log, 0, "aag", 1)
+        run()
+        before = read_note("counting", log)
+        text = (console.directory / "counting.py").read_text()
+        console.write("later.py", text.replace('stores=[key_value_store("counts")]',
+                                               'stores=[key_value_store("counts"), key_value_store("more")]'))  # fmt: skip
+        said = console("state", "import", "later:application", "counts", file, code=1).stderr
+        assert "store 'counts' of application 'counting' has content in task 1_" in said
+        console("state", "import", "later:application", "more", lines(console, "bad.jsonl", [{"key": "a"}]), code=2)
+        assert read_note("counting", log) == before
+        console("state", "import", "later:application", "more", file)
+        assert read_note("counting", log) != before
+
+
+JOINED = """
+from penstock import Application
+from penstock.dsl import StreamsBuilder, within
+
+builder = StreamsBuilder()
+joined = builder.stream("in").join(builder.stream("other"), lambda a, b: a + b, within("10s", grace="5s"), name="pairs")
+joined.to("out")
+application = Application("joined", builder, engine="embedded", state_serde="str")
+"""
+
+
+def test_rows_of_one_window_and_key_are_all_there(console: Console) -> None:
+    """The import said that most rows of a join's store had expired, and put all."""
+    console.write("joined.py", JOINED)
+    console("topics", "create", "in", "other", "out")
+    rows = [{"key": key, "value": f"{at}", "start": at, "end": at + 20_000} for key in "ab" for at in (9, 7, 9, 9, 8)]
+    said = console("state", "import", "joined:application", "pairs-this-join-store", lines(console, "r.jsonl", rows))
+    assert said.stderr == "10 entries of pairs-this-join-store\n"
+    found = console.json_lines("state", "export", "joined:application", "pairs-this-join-store")
+    assert sorted((each["key"], each["value"]) for each in found) == sorted(
+        (each["key"], each["value"]) for each in rows
+    )
+
+
+IN_FLIGHT = """
+from dataclasses import dataclass
+from penstock import Application
+from penstock.dsl import StreamsBuilder, tumbling
+from penstock.serdes import of
+
+@dataclass(frozen=True)
+class Seat:
+    row: str
+    number: int = 0
+
+builder = StreamsBuilder()
+seats = builder.stream("in", key_serde=of(Seat), value_serde=of(Seat))
+looked_up = seats.map_values_async(lambda seat: Seat(seat.row * 2, seat.number), name="look")
+looked_up.to("out", key_serde=of(Seat), value_serde=of(Seat))
+counts = seats.group_by_key().windowed_by(tumbling("10ms", grace="0s")).count("counts")
+late = counts.suppress("window_closes", name="wait").to_stream(lambda window, count: str(window.key), with_key=True)
+late.to("late", key_serde="str", value_serde="int")
+application = Application("flight", builder, engine="embedded")
+"""
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_rows_of_the_verbs_own_stores_are_exported_and_imported(console: Console, suffix: str) -> None:
+    """Those of classes were refused, and the others were in no task without --task."""
+    console.write("flight.py", IN_FLIGHT)
+    console("topics", "create", "in", "out", "late", "--partitions", "2")
+    target, copy = "flight:application", ("--application-id", "copy")
+    seats = [{"row": letter, "number": number} for number, letter in enumerate("abcdef")]
+    record = {"headers": {"!tuple": []}, "timestamp": 1, "stream_time": 1, "attempt": 1, "source": None}
+    pending = [{"key": {"!tuple": [5, seat]}, "value": {**record, "value": seat}} for seat in seats]
+    console("state", "import", target, "look-pending", lines(console, "rows.jsonl", pending))
+    console("state", "export", target, "look-pending", "--output", f"pending.{suffix}")
+    assert console("state", "import", target, "look-pending", f"pending.{suffix}", *copy).stderr.startswith("6 entries")
+    found = console.json_lines("state", "export", target, "look-pending", *copy)
+    assert sorted(json.dumps(each["value"]["value"]) for each in found) == sorted(map(json.dumps, seats))
+    assert {each["task"] for each in found} == {"0_0", "0_1"}
+    run_application(load(target).with_settings(application_id="copy"))
+    assert console.json_lines("state", "export", target, "look-pending", *copy) == []
+    sent = console.json_lines("consume", "out", "--json", "--app", target)
+    assert sorted(each["value"]["row"] for each in sent) == [letter * 2 for letter in "abcdef"]
+    produced = "".join(json.dumps({"key": seat, "value": seat, "timestamp": 1}) + "\n" for seat in seats)
+    console("produce", "in", "--json-lines", "--app", target, stdin=produced)
+    run_application(load(target))
+    console("state", "export", target, "wait-store", "--output", f"waiting.{suffix}")
+    console("state", "import", target, "wait-store", f"waiting.{suffix}", "--application-id", "third")
+    first, second = (
+        [{**row, "version": ""} for row in console.json_lines("state", "export", target, "wait-store", *where)]
+        for where in ((), ("--application-id", "third"))
+    )
+    assert len(first) == 6 and second == first
 
 
 WINDOWED = """

@@ -127,3 +127,22 @@ def test_a_backend_that_cannot_be_opened_is_a_failure(console: Console) -> None:
     )
     _, said = console.apart("stores", "bench", "--backend", "acme.shut", environment=environment, code=1)
     assert "acme.shut: not measured: it is shut" in said
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+def test_nothing_shows_the_content_of_a_store_that_was_dropped(console: Console, changelog: str) -> None:
+    """Until the next run the last commit has it: `state get` and `export` showed what had been given up."""
+    counting(console)
+    where = ("--set", f"changelog={changelog}")
+    with logs(console) as log:
+        append(log, 0, "aag", 1)
+        run(changelog=changelog)
+        console("state", "get", TARGET, "counts", "a", *where)
+        console("state", "drop", TARGET, "counts", "--yes", *where)
+        for command in (("get", TARGET, "counts", "a"), ("export", TARGET, "counts"), ("range", TARGET, "counts")):
+            said = console("state", *command, *where, code=1).stderr
+            assert "store 'counts' of application 'counting' was dropped, and starts empty with the next run" in said
+        append(log, 0, "g", 2)
+        run(changelog=changelog)
+    found = console.json_lines("state", "export", TARGET, "counts", *where)
+    assert [(each["key"], each["value"]) for each in found] == [("g", 1)]

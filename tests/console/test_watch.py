@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +101,28 @@ def test_a_log_that_is_away_leaves_what_was_seen(surroundings: Surroundings, mon
     assert str(view.error) == "the log is away" and view.run == before.run and view.lag == before.lag
     monkeypatch.undo()
     assert watch.look().error is None
+
+
+def test_a_run_is_seen_without_a_topic_that_the_program_here_reads(surroundings: Surroundings) -> None:
+    """Such as one of the next program: the run was "never started", and after a while one that was seen "lost"."""
+    clock = ManualClock(2_000)
+    watch = Watch(surroundings.application("app", apps.count(source="absent")), surroundings.log, clock)
+    for seconds in (0, 90):
+        clock.advance(f"{seconds}s")
+        StatusTopic(surroundings.log, "app").write(status(clock.now_ms(), 100))
+        view = watch.look()
+        assert view.state == "running" and view.run is not None and view.run.written_ms == clock.now_ms()
+        assert "absent" in str(view.error) and not view.samples
+        assert ("lag", "-", "") in overview(view)["facts"], "it is not known"
+
+
+def test_an_error_of_the_log_is_logged_and_the_run_is_not_called_never_started(
+    surroundings: Surroundings, caplog: pytest.LogCaptureFixture
+) -> None:
+    with closing(Watching(surroundings.application("app", apps.count(source="absent")))) as watching:
+        view = watching.view()
+        assert "application 'app' cannot be watched: " in caplog.text and "absent" in caplog.text
+    assert replace(view, error=None).state == "never started" and view.state == "unknown"
 
 
 def test_watching_goes_on_between_questions(surroundings: Surroundings, tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ class Handles:
         mine = [each.name for each in traceback.extract_tb(error.__traceback__) if "/tests/" in each.filename]
         chain, each = [], error.__context__
         while each is not None:
-            chain.append(f"{type(each).__name__}: {each}")
+            if not isinstance(each, AttributeError):  # Python may have looked for an attribute on the way
+                chain.append(f"{type(each).__name__}: {each}")
             each = each.__context__
         handled = sys.exc_info()[1]
         self.seen.append((failure.stage, failure.node, failure.offset, failure.raw_value, type(error), str(error), mine,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import traceback
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, PluginError, Settings, Topology, skip
+from penstock import Application, ConfigError, DeadLetter, PluginError, Settings, Topology, skip
 from penstock.plugins.logs.kafka.client_names import KNOWN
 from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
 from penstock.plugins.operate.settings.settings_in_force import settings_in_force
@@ -302,6 +303,48 @@ def test_what_comes_from_a_file_of_its_own_is_shown_nowhere(name: str, here: Pat
         shown = f"{application!r} {settings!r} {settings.shown(name.lower())} {settings_in_force(application)}"
         shown += repr(SettingsByName(settings.by_name, settings.marked))
     assert CANARY not in shown
+
+
+@dataclass
+class Service:
+    url: str = "h"
+    password: str = CANARY
+
+    def __call__(self, error: object) -> Any:
+        return skip
+
+
+class Account(NamedTuple):
+    name: str = "me"
+    password: str = CANARY
+
+
+class Shown:
+    def __repr__(self) -> str:
+        return f"Shown(password={CANARY!r})"
+
+    def __call__(self, error: object) -> Any:
+        return skip
+
+
+def by_key(error: object, key: str) -> Any:
+    return skip
+
+
+HANDLERS = {
+    f"{by_key.__module__}:by_key(********)": partial(by_key, key=CANARY), "Service(********)": Service(),
+    "Shown(********)": Shown(), "DeadLetter(topic='dead')": DeadLetter("dead"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("shown", HANDLERS)
+def test_an_object_among_settings_does_not_show_its_secret(shown: str) -> None:
+    user = {"account": Account(), "client": partial(by_key, key=CANARY), "text": f"password={CANARY}".encode()}
+    application = Application("app", TOPOLOGY, processing_handler=HANDLERS[shown], user=user)
+    rows = {name: value for name, value, _ in settings_in_force(application)}
+    assert rows["processing_handler"] == shown
+    assert rows["user.account"] == {"name": "me", "password": "********"}
+    assert CANARY not in f"{rows} {application!r} {SettingsByName(application.settings.by_name)!r}"
 
 
 AROUND = st.text("ab/+=@:,;&?#%!.-_~", max_size=5)

@@ -6,11 +6,11 @@ import os
 import random
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, BatchProcessor, Processor, Record, Topology, key_value_store
 from penstock.record import OutputBatch, RecordMetadata
 from penstock.store.kinds.timers import TimerStore
 
@@ -108,6 +108,24 @@ class Pong(Processor):
             self.context.forward(record.with_value(_number(self.context.record_metadata)))
 
 
+class LedgerInBatches(Ledger, BatchProcessor):
+    """The same for many records in one call."""
+
+    def process_batch(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.process(record)
+
+
+class SalesInBatches(Sales, BatchProcessor):
+    """The same for many records in one call."""
+
+    max_wait = "200ms"
+
+    def process_batch(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.process(record)
+
+
 class Keep(Processor):
     """Fills the global store."""
 
@@ -125,7 +143,12 @@ def _number(where: RecordMetadata | None) -> str:
     return f"{where.topic}-{where.partition}-{where.offset}"
 
 
-def make_topology() -> Topology:
+def make_batches() -> Topology:
+    """Return the same topology, whose processors with stores are BatchProcessors."""
+    return make_topology(LedgerInBatches, SalesInBatches)
+
+
+def make_topology(ledger: type[Ledger] = Ledger, sales: type[Sales] = Sales) -> Topology:
     """Return three sub-topologies: two inputs that share a store, what counts behind a repartition topic, and one
     without state."""
     return (
@@ -134,7 +157,7 @@ def make_topology() -> Topology:
         .add_source("refunds", REFUNDS)
         .add_processor(
             "ledger",
-            Ledger,
+            ledger,
             ["orders", "refunds"],
             stores=[key_value_store("balances", key_serde="str"), key_value_store("tokens", key_serde="str")],
         )
@@ -145,7 +168,7 @@ def make_topology() -> Topology:
         .add_global_store(key_value_store("products", key_serde="str"), "products", PRODUCTS, "keep", Keep)
         .add_processor(
             "sales",
-            Sales,
+            sales,
             "by-product",
             stores=[key_value_store("sales", key_serde="str"), key_value_store("progress", key_serde="str")],
         )

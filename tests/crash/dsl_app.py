@@ -54,6 +54,7 @@ def make_builder() -> StreamsBuilder:
     users, regions = builder.table(USERS, "users"), builder.table(REGIONS, "regions")
 
     placed = clicks.left_join(users, lambda click, user: f"{click} {user or '0 nowhere'}")
+    placed = placed.map_values_batch(list, name="placed-in-batches")
     placed.to(PLACED)
     by_region = placed.select_key(lambda value: value.split(" ")[2]).repartition("by-region", partitions=2)
     by_region.to(READ)

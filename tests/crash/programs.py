@@ -58,6 +58,9 @@ PROGRAMS = {
     "processor": Program(
         app.make_topology, app.Input, app.INPUTS, app.OUTPUTS, app.INTERNAL, app.entries, unread=(app.PRODUCTS,)
     ),
+    "batches": Program(
+        app.make_batches, app.Input, app.INPUTS, app.OUTPUTS, app.INTERNAL, app.entries, unread=(app.PRODUCTS,)
+    ),
     "dsl": Program(
         dsl_app.make_builder, dsl_app.Input, dsl_app.INPUTS, dsl_app.OUTPUTS, dsl_app.INTERNAL, dsl_app.entries,
         settings=dsl_app.SETTINGS,

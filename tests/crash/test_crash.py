@@ -36,8 +36,12 @@ def test_faults_change_nothing(options: Options) -> None:
     assert tally.passed, tally.verdict
 
 
-@pytest.mark.parametrize("fault", of_today(["kill driver", "go back"], 2))
-def test_faults_change_nothing_on_the_embedded_engine(fault: str) -> None:
-    tally = run(Options("local", seed=5, rounds=1, faults=(fault,), mode="continuous", engine="embedded"))
+ON_THE_EMBEDDED_ENGINE = [("kill driver", "processor"), ("go back", "processor"), ("kill driver", "batches")]
+
+
+@pytest.mark.parametrize(("fault", "program"), of_today(ON_THE_EMBEDDED_ENGINE, 3))
+def test_faults_change_nothing_on_the_embedded_engine(fault: str, program: str) -> None:
+    options = Options("local", seed=5, rounds=1, faults=(fault,), program=program, mode="continuous", engine="embedded")
+    tally = run(options)
     assert tally.rounds == 1
     assert tally.passed, tally.verdict

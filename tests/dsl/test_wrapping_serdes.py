@@ -14,6 +14,8 @@ from penstock.plugins.dsl.operators.suppress import BufferedSerde
 from penstock.plugins.dsl.operators.waiting import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
 from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.program.in_flight import PendingKeySerde, PendingRecordSerde
+from penstock.program.row_serde import RowSerde
 from penstock.program.serdes import resolve_serde
 
 
@@ -55,6 +57,8 @@ WRAPPING: list[Serde[Any]] = [
     TimedKeySerde(bound(OfTopic())),
     ValueAndHeadersSerde(bound(OfTopic())),
     ListSerde(OfTopic()),
+    PendingKeySerde(bound(OfTopic())),
+    PendingRecordSerde(bound(OfTopic())),
 ]
 
 
@@ -80,7 +84,7 @@ def test_bound_to_a_topic_the_serdes_inside_are_bound_too(serde: Serde[Any]) -> 
 
 def test_these_are_all_serdes_that_are_made_of_others() -> None:
     found = {each for each in classes(WrappingSerde) if each.__module__.startswith("penstock.")}
-    ours = {each for each in found if not each.__name__.startswith("_")} - {WrappingSerde}
+    ours = {each for each in found if not each.__name__.startswith("_")} - {RowSerde, WrappingSerde}
     assert ours == {type(each) for each in WRAPPING}
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -141,6 +142,19 @@ def test_statistics(run: Runner) -> None:
     for key, summaries in found.items():
         own = [value for of, value, _ in rows if of == key]
         assert summaries == [[count, min(own[:count]), max(own[:count])] for count in range(1, len(own) + 1)]
+
+
+@pytest.mark.skipif(find_spec("sklearn") is None, reason="needs scikit-learn")
+def test_a_model(run_anywhere: Runner) -> None:
+    example = load("10_model")
+    rows = list(example.rows())[:120]
+    found = run_anywhere(example.application, "measurements", rows)
+    expected = {key: [example.score(value) for own, value, _ in rows if own == key] for key, *_ in rows}
+    scores = by_key(found["scores"])
+    assert scores == {key: pytest.approx(own, rel=1e-9) for key, own in expected.items()}
+    verdicts = {key: ["malignant" if score > 0.5 else "benign" for score in own] for key, own in expected.items()}
+    changes = {key: own[:1] if own[0] == own[-1] else own for key, own in verdicts.items()}
+    assert by_key(found["alerts"]) == changes
 
 
 @pytest.mark.parametrize("name", [name for name in dir(load("05_property_tests")) if name.startswith("test_")])

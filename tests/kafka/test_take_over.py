@@ -75,7 +75,7 @@ def test_a_waiting_run_with_copies(broker: KafkaBroker, tmp_path: Path, caplog: 
             wait_until(lambda: sum(map(len, surroundings.values_by_key(sink).values())) == 77, "it goes on")
             assert time.monotonic() - released < _TRANSACTION_SECONDS / 3
             status = StatusTopic(surroundings.log, name)
-            found = wait_until(lambda: (each := status.read()) is not None and each.tasks and each)
+            found = wait_until(lambda: (each := status.read()) is not None and each.number == 2 and each.tasks and each)
             assert found.started_ms / 1000 >= waited - 1, "its time counts from the take-over"
     assert "does not answer" not in caplog.text, "the copy gives way as soon as its task has the fence"
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
 import pytest
 from hypothesis import strategies as st
 
-from penstock import ConfigError, Record, Topology
+from penstock import BatchProcessor, ConfigError, Record, Topology
 from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.testing.contracts.processor import ProcessorContract
 from penstock.plugins.testing.strategies import streams
@@ -51,6 +51,18 @@ class TestRight(ProcessorContract):
     reference = staticmethod(sums_with_headers)
     records = LATE
     examples = 20
+
+
+class SumInBatches(Sum, BatchProcessor):
+    max_records = 3
+
+    def process_batch(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.process(record)
+
+
+class TestInBatches(TestRight):
+    program = staticmethod(lambda: counting(SumInBatches))
 
 
 def _word_count() -> TopologyBuilder:

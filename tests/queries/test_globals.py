@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock import Application, ConfigError, LogError, OutputBatch, StoreUnavailableError, TopicPartition, World
+from penstock import (
+    Application,
+    ConfigError,
+    IntSerde,
+    LogError,
+    OutputBatch,
+    StoreUnavailableError,
+    TopicPartition,
+    Topology,
+    World,
+    key_value_store,
+)
 from penstock.client import Client
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
 from penstock.plugins.logs.memory import MemoryLog
@@ -82,6 +93,51 @@ def test_partitions_that_the_topic_got_later_count(tmp_path: Path) -> None:
         found = copies.snapshot(copies.task(spec.id, "global"), "table", Bounds(wait=0))
         assert found.backend.approximate_count("table") == 2
         found.close()
+
+
+def global_program(directory: Path, value: str) -> Application:
+    topology = Topology().add_global_store(
+        key_value_store("table", key_serde="str", value_serde=value), "rows", "table", "fill", apps.Fill
+    )
+    topology.add_source("in", "in").add_sink("out", "out", "in")
+    return Application("app", topology, value_serde=value, log="memory:x", data_dir=str(directory))
+
+
+def test_a_copy_of_another_program_or_an_earlier_topic_does_not_answer(tmp_path: Path) -> None:
+    """A number was read as another one, and a topic that was made again had what was in the one before."""
+    log = MemoryLog()
+    log.create_topic("table", 1)
+    log.append(OutputBatch("table", [b"k"] * 2, [IntSerde().serialize(1000)] * 2, [1, 2]))
+    made, other = global_program(tmp_path, "int"), global_program(tmp_path, "float")
+    seconds = [0.0]
+    world = World(seconds=lambda: seconds[0])
+    with ExitStack() as stack:
+        copies, elsewhere = (
+            stack.enter_context(closing(GlobalCopies(each, log, each.program.global_stores[0], tmp_path, world)))
+            for each in (made, other)
+        )
+
+        def found(of: GlobalCopies, **bounds: Any) -> None:
+            of.snapshot(
+                of.task(of.application.program.global_stores[0].id, "global"), "table", Bounds(wait=0, **bounds)
+            ).close()
+
+        with closing(GlobalStores(made, tmp_path)) as stores:
+            stores.update(log, {}, 1)
+            found(copies)
+            for stale_ok in (False, True):
+                with pytest.raises(StoreUnavailableError, match="the serdes penstock.serde.StrSerde, .*IntSerde, and"):
+                    found(elsewhere, stale_ok=stale_ok)
+            log.delete_topic("table")
+            log.create_topic("table", 1)
+            log.append(OutputBatch("table", [b"new"], [IntSerde().serialize(1)], [1]))
+            seconds[0] = 10.0
+            for stale_ok in (False, True):
+                with pytest.raises(StoreUnavailableError, match="its topic was deleted and made again"):
+                    found(copies, stale_ok=stale_ok)
+            stores.update(log, {}, 1)
+            seconds[0] = 20.0
+            found(copies)
 
 
 def test_a_server_fills_its_own_copy(surroundings: Surroundings, tmp_path: Path) -> None:

@@ -12,13 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.client import Client
+from penstock import run
+from penstock.client import Client, QueryError
+from penstock.plugins.dsl import StreamsBuilder, TimeWindows
 from penstock.plugins.state.queries.http import answers
 from penstock.program.serdes import make_serde
 from penstock.queries import Queries
 from penstock.support.text_form import from_json
 
 from ..replicas.every_kind import INPUT, NAMES
+from ..spark.surroundings import Surroundings
 from .served import ask, served
 from .test_kinds import Asked
 from .test_serdes import application, keep
@@ -70,6 +73,42 @@ def test_what_stays_is_on_one_page(
         counts = [content[each] for content in contents]
         assert min(counts) <= found[each], f"{each} was there all the time, and is on no page"
         assert found[each] <= max(counts), f"{each} is on two pages"
+
+
+class LongAndShort(TimeWindows):
+    """A window begins every 10 ms, and each second one ends after the next one's end."""
+
+    size_ms, grace_ms = 100, 0
+
+    def windows_for(self, timestamp: int) -> list[tuple[int, int]]:
+        starts = range(max(0, timestamp - 100) // 10 * 10, timestamp + 1, 10)
+        windows = [(start, start + (15 if start % 20 else 100)) for start in starts]
+        return [(start, end) for start, end in windows if start <= timestamp < end]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3])
+@pytest.mark.parametrize("key", [None, "a"])
+def test_windows_that_end_before_earlier_ones_are_on_pages(key: str | None, limit: int, tmp_path: Path) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").group_by_key().windowed_by(LongAndShort()).count("counts")
+    with Surroundings(tmp_path) as surroundings:
+        surroundings.create(**{"in": 1})
+        rows = [("a", 5), ("a", 15), ("a", 37), ("b", 40)]
+        surroundings.put("in", [(name, "", at) for name, at in rows])
+        given = surroundings.application("app", builder, engine="embedded", state_serde="str")
+        run(given)
+        expected = Counter((name, *window) for name, at in rows for window in LongAndShort().windows_for(at))
+        with Queries.of_this_machine(given) as queries, served(queries) as url:
+            chosen: dict[str, Any] = {"limit": limit} | ({} if key is None else {"key": key})
+            found: list[tuple[Any, ...]] = []
+            while True:
+                answer = ask(url, "/v1/stores/counts/entries", given=chosen)[1]
+                found += [(each["key"], each["start"], each["end"], each["value"]) for each in answer["entries"]]
+                if answer["page"] is None:
+                    break
+                assert answer["page"] != chosen.get("page"), "the next page is this one"
+                chosen["page"] = answer["page"]
+    assert found == [(*window, count) for window, count in sorted(expected.items()) if key in (None, window[0])]
 
 
 @pytest.mark.parametrize("serde", ["str", "bytes", "json", "msgpack", "pickle"])
@@ -137,3 +176,27 @@ def test_entries_of_several_keys_are_not_too_large(tmp_path: Path, monkeypatch: 
             assert [each and (each.key, each.value) for each in found] == [*((key, "x" * 600) for key in keys), None]
             two = json.dumps({"keys": keys[:2]}).encode()
             assert ask(url, "/v1/stores/plain/get", method="POST", body=two)[0] == 200
+
+
+def test_a_client_asks_for_many_keys_and_says_which_are_too_long(tmp_path: Path) -> None:
+    """More than 1,000 keys were refused, and an address that was too long was "400 without JSON"."""
+    with closing(Asked(tmp_path)) as asked:
+        keys = [f"k{number}" for number in range(2_001)]
+        asked.writer.commit([(key, f"v{key}") for key in keys])
+        long = "x" * 100_000
+        with served(asked.here) as url, Client(url) as client:
+            entries(url, asked, "plain")  # the commit is there
+            store = client.store("plain")
+            found = store.get_many([*keys, long])
+            assert [each and each.value for each in found] == [*(f"v{key}" for key in keys), None]
+            assert store.get_many([]) == []
+            many = store.get_many([keys[0], *("x" * 10_000 for _ in range(998)), keys[1]])
+            assert [each.value for each in many if each is not None] == [f"v{keys[0]}", f"v{keys[1]}"]
+            with pytest.raises(QueryError, match="the body has more than 1,048,576 bytes") as refused:
+                store.get_many([keys[0], "x" * (8 << 20)])  # more than what a socket buffers
+            assert refused.value.status == 413
+            said = "400 without JSON: the key makes an address of 100,.* `get_many` sends keys"
+            with pytest.raises(QueryError, match=said):
+                store.get(long)
+            with pytest.raises(QueryError, match=said):
+                store.changes(long)

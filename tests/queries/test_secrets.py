@@ -16,6 +16,7 @@ import pytest
 from penstock import (
     ConfigError,
     DeadLetter,
+    OutputBatch,
     PenstockError,
     Processor,
     Secret,
@@ -175,6 +176,40 @@ def test_no_page_has_a_masked_value_or_a_token(
         check_lines(caplog)
     with served(queries, pages=pages) as url:
         assert f"{MARK}-failed" in Reader(url).get().text, "where nothing is masked, the page says why a run failed"
+
+
+def refusing(topic: str, record: Any, count: int) -> int:
+    raise ValueError(f"no partition for {record.key}")
+
+
+@pytest.mark.parametrize("options", [{"masked": ["texts"]}, {"excluded": ["texts"]}, {}])
+def test_a_replay_does_not_show_the_key_that_a_sink_refuses(
+    options: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts = key_value_store("texts", key_serde="str", value_serde="str")
+    topology = Topology().add_source("in", "in", key_serde="str").add_processor("keep", Keep, "in", stores=[texts])
+    topology.add_sink("back", "in", "keep", partitioner=refusing)
+    with Surroundings(tmp_path) as surroundings:
+        surroundings.create(**{"in": 1, "dead": 1})
+        given = surroundings.application("app", topology, engine="embedded", processing_handler=DeadLetter("dead"))
+        run(given)
+        # Headers without the number of a partition, as of another client: the sink is asked.
+        headers = (("__streams.errors.exception", b"E"), ("__streams.errors.topic", b"in"))
+        surroundings.log.append(OutputBatch("dead", [MARK.encode()], [b"v"], [1], [headers]))
+        with (
+            caplog.at_level(logging.DEBUG),
+            Queries.of_this_machine(given) as queries,
+            served(queries, pages=pages, actions_token=ACTIONS, **options) as url,
+        ):
+            reader = Reader(url)
+            reader.post("login", token=ACTIONS)
+            for answer in (
+                reader.post("replay", topic="dead"),
+                reader.post("replay", topic="dead", partition="0", offset="0"),
+            ):
+                assert "without --app sends it by the hash of its key" in answer.text
+                assert (MARK in answer.html) == (not options) and answer.status == (409 if options else 400)
+            check_lines(caplog)
 
 
 def test_a_page_token_that_no_server_made_reaches_no_serde(queries: Queries, tmp_path: Path) -> None:

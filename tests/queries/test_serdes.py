@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from enum import Enum
 from pathlib import Path
+from socket import gethostname
 from typing import Any, NamedTuple
 
 import pytest
@@ -36,7 +38,7 @@ from penstock import (
     versioned_store,
     window_store,
 )
-from penstock.client import Client
+from penstock.client import Client, QueryError
 from penstock.plugins.dsl import TimeWindowedSerde
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.locations import open_log
@@ -44,6 +46,7 @@ from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.serdes.registry.avro import AvroSerde
 from penstock.plugins.state.copies.contents import StoreText, tasks_with
+from penstock.plugins.state.queries.noted_servers import TaskServer, note_task_servers
 from penstock.program.serdes import make_serde
 from penstock.queries import Queries
 from penstock.serdes import of
@@ -201,6 +204,98 @@ def test_a_program_with_another_serde_than_the_last_one_is_refused(tmp_path: Pat
                 assert (status, answer["error"]["code"]) == (409, "not_readable")
                 status, answer = ask(url, "/v1/stores/kept/changes", given={"wait": "20000"})
                 assert (status, answer["error"]["code"]) == (409, "not_readable")
+
+
+@dataclass(frozen=True)
+class Seat1:
+    row: str
+
+
+@dataclass(frozen=True)
+class Seat2:
+    row: str
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class Seat3:
+    row: str | None
+
+
+SEAT = '{"type": "record", "name": "Seat", "fields": [{"name": "row", "type": "string"}]}'
+NUMBERED = SEAT.replace("}]}", '}, {"name": "number", "type": "int", "default": 0}]}')
+
+
+@pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])
+@pytest.mark.parametrize(
+    ("before", "after", "old", "new"),
+    [
+        (of(Seat1), of(Seat2), Seat1("a"), Seat2("a")),
+        (AvroSerde(SEAT, registry="mock://q"), AvroSerde(NUMBERED, registry="mock://q"), {"row": "a"}, {"row": "a"}),
+    ],
+)
+def test_a_program_whose_keys_have_other_bytes_is_refused(
+    tmp_path: Path, changelog: str, before: Serde[Any], after: Serde[Any], old: Any, new: Any
+) -> None:
+    """It read the rows, so it answered that no key was there, and followed none of their changes."""
+    keep(application(tmp_path, before, before, "int", changelog=changelog), old, serialize=before.serialize)
+    other = application(tmp_path, after, after, "int", changelog=changelog)
+    said = "written with key_serde .*: its rows would not be found by their keys; give the program that ran last"
+    for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+        with open_queries(other) as queries:
+            with pytest.raises(IncompatibleStateError, match=said):
+                queries.store("kept", wait="1m").get(new)
+            with served(queries) as url:
+                for what in ("get", "entries", "changes"):
+                    text = json.dumps(after.to_json(new))
+                    status, answer = ask(url, f"/v1/stores/kept/{what}", given={"key": text, "wait": "20000"})
+                    assert (status, answer["error"]["code"]) == (409, "not_readable")
+
+
+def test_a_server_of_another_program_forwards_nothing(tmp_path: Path) -> None:
+    """The server of the program that runs leaves out fields that it does not know: it found another key."""
+    made = application(tmp_path, of(Seat1), of(Seat1), "int")
+    keep(made, Seat1("a"), serialize=of(Seat1).serialize)
+    elsewhere = {"state_dir": str(tmp_path / "elsewhere")}
+    same, other = (application(tmp_path, of(each), of(each), "int", **elsewhere) for each in (Seat1, Seat2))
+    with closing(open_log(made.settings)) as log, ExitStack() as stack:
+        here, *others = (
+            stack.enter_context(served(stack.enter_context(Queries.of_this_machine(each))))
+            for each in (made, same, other)
+        )
+        note_task_servers("app", log, [TaskServer(here, gethostname())])
+        for url, expected, key in zip(others, (200, 409), ({"row": "a"}, {"row": "a", "number": 5}), strict=True):
+            given = {"key": json.dumps(key), "wait": "20000"}
+            assert ask(url, "/v1/stores/kept/get", given=given)[0] == expected
+            assert ask(url, "/v1/stores/kept/entries", given={"wait": "20000"})[0] == expected
+            body = json.dumps({"keys": [key]}).encode()
+            assert ask(url, "/v1/stores/kept/get", method="POST", body=body)[0] == expected
+
+
+def test_a_key_with_a_field_that_its_type_lacks_is_refused(tmp_path: Path) -> None:
+    """A client of the next program got the value of another key: that without the field."""
+    made = application(tmp_path, of(Seat1), of(Seat1), "int")
+    keep(made, Seat1("a"), serialize=of(Seat1).serialize)
+    given: dict[str, Any]
+    with Queries.of_this_machine(made) as queries, served(queries) as url, Client(url) as client:
+        store = client.store("kept", wait="20s")
+        assert store.get(Seat1("a")) is not None
+        for given in ({"key": Seat2("a", 5)}, {"start": Seat2("a", 5)}, {"key": {"row": "a", "nubmer": 5}}):
+            with pytest.raises(QueryError, match="nu[a-z]*: keys of Seat1 have no such field") as refused:
+                store.get(**given) if "key" in given else list(store.entries(**given))
+            assert refused.value.status == 400
+        with pytest.raises(QueryError, match="no such field"):
+            store.get_many([Seat1("a"), Seat2("a")])
+        with pytest.raises(QueryError, match="no such field"):
+            store.changes(Seat2("a"))
+
+
+def test_a_program_whose_keys_have_the_same_bytes_is_asked(tmp_path: Path) -> None:
+    keep(application(tmp_path, of(Seat1), of(Seat1), "int"), Seat1("a"), serialize=of(Seat1).serialize)
+    other = application(tmp_path, of(Seat3), of(Seat3), "int")
+    for open_queries in (Queries.of_this_machine, Queries.from_changelog):
+        with open_queries(other) as queries:
+            assert queries.store("kept", wait="1m").get(Seat3("a")) == 1000
 
 
 @pytest.mark.parametrize("changelog", ["directory:changelog", "topic:"])

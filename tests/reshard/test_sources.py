@@ -13,6 +13,7 @@ from penstock import (
     DeadLetter,
     IncompatibleStateError,
     OutputBatch,
+    Processor,
     Record,
     TopicPartition,
     Topology,
@@ -21,7 +22,8 @@ from penstock import (
     key_value_store,
 )
 from penstock.plugins.dsl import StreamsBuilder, within
-from penstock.plugins.engine.program.dead_letters import ApplicationTargets, Selection, replay
+from penstock.plugins.engine.program.dead_letters import Selection, replay
+from penstock.plugins.engine.program.letter_targets import ApplicationTargets
 from penstock.plugins.engine.program.stored_id import read_stored
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
@@ -121,6 +123,50 @@ def test_letters_of_before_a_topic_grew_go_where_the_state_of_their_keys_is(
     assert last == {key.encode(): b"1,2,bad,bad," for key in KEYS}
     partitions = [TopicPartition("other", number) for number in range(2)]
     assert list(log.end_offsets(partitions).values()) == [4, 0], "its writers choose partitions in their own way"
+
+
+class Keyed(Processor):
+    """Gives each record its value's first letter as the key."""
+
+    def process(self, record: Record) -> None:
+        self.context.forward(record.with_key(record.value[0]))
+
+
+@pytest.mark.parametrize("is_beside_a_run", [False, True])
+def test_letters_go_to_the_topics_that_are_read_in_place_of_theirs(is_beside_a_run: bool, tmp_path: Path) -> None:
+    """They could not go back, or went to a topic that nobody read, and counted as replayed."""
+    log = new_log({"in": 2, "new": 5, "dead": 1, "out": 1})
+
+    def program(first: Any, then: Any, topic: str) -> Application:
+        topology = Topology().add_source("in", topic).add_processor("first", first, "in")
+        topology.add_repartition("between", "first").add_processor(
+            "then", then, "between", stores=[key_value_store("kept")]
+        )
+        topology.add_sink("out", "out", "then")
+        return Application("shop", topology, processing_handler=DeadLetter("dead"), **settings(tmp_path, "topic:"))
+
+    class FailsFirst(Keyed):
+        def process(self, record: Record) -> None:
+            if record.value.startswith("worse"):
+                raise ValueError(record.value)
+            super().process(record)
+
+    values = ["good,", "bad,", "worse,"]
+    produce(log, "in", [(key, value, 1) for key in KEYS for value in values])
+    run(program(FailsFirst, Fails, "in"), log)
+    mended = program(Keyed, Append, "new")
+    resharded(mended, log, 5, sources={"in": "new"})
+    accept(mended, log, lease(mended, log))
+    beside = run(mended, log)
+    targets = ApplicationTargets(beside if is_beside_a_run else mended, log)
+    assert targets.refuses("in") is targets.refuses("shop-between-repartition") is None  # so the console has a button
+    assert "no source of application" in str(targets.refuses("shop-other-repartition"))
+    done = replay(log, "dead", Selection(), targets=targets)
+    assert done.held == {}
+    assert {each.to: each.records for each in done.sent} == {"new": 7, "shop-layout-2-between-repartition": 7}
+    run(mended, log)
+    last = {key: values[-1][0] for key, values in outputs(log).items()}
+    assert last == {value[:1].encode(): value.encode() * len(KEYS) for value in values}
 
 
 def through_topic(directory: Path, between: str = "between") -> Application:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +22,9 @@ from penstock import (
     Topology,
     key_value_store,
     run,
+    skip,
 )
+from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.engine.program.run_status import RunStatus, StatusTopic
 from penstock.plugins.engine.task import commit
 from penstock.plugins.engine.task.report import Histogram, added
@@ -80,6 +83,28 @@ def test_what_a_run_measures(surroundings: Surroundings, trigger: str) -> None:
     assert task.state_bytes is not None and task.state_bytes > 0
     # In continuous mode the run may be stopped before the first one.
     assert trigger == "continuous" or status.phases["punctuate"] >= 0
+
+
+async def look_up(value: str) -> str:
+    if value == "late":
+        await asyncio.sleep(60)
+    if value == "bad":
+        raise ValueError(value)
+    await asyncio.sleep(0.02)
+    return value
+
+
+def test_what_a_run_measures_of_calls(surroundings: Surroundings) -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").map_values_async(look_up, timeout="100ms", name="look").to("out")
+    surroundings.put("in", [("k", "good", 1), ("k", "bad", 2), ("j", "late", 3), ("i", "good", 4)])
+    run(surroundings.application("app", builder, engine="embedded", processing_handler=skip))
+    status = StatusTopic(surroundings.log, "app").read()
+    assert isinstance(status, RunStatus)
+    *results, seconds = status.calls["look"]
+    assert results == [2, 1, 1]
+    assert 0.14 <= seconds <= 60
+    assert [task.in_flight for task in status.tasks] == [0]
 
 
 def counted(status: RunStatus, name: str) -> float:

@@ -40,13 +40,14 @@ STATUS = RunStatus(
         TaskStatus(
             "0_0", 0, "node", 8, True, 0.5, last_commit_ms=1_750,
             records_in=50, records_out=40, dropped=5, commits=6, restored=7, punctuations=9, state_bytes=4096,
+            in_flight=3,
         ),
         TaskStatus("0_1", 1, restoring=RestoreProgress(70, 35.0, 2.0, 0.25, 6.0)),
     ],
     hosts=[SlotHost(0, "node", 8, 1, 2**20, 1.5, 30, 4)],
     nodes={"count": {"in": 45, "out": 40, "dropped": {"late": 3, "null_key": 2}, "user": {"cache-hits": 12}}},
     phase="rebalancing", paused=[1], visits=[VisitOfRun("keep.scale", 1_600, "not over", 2, 1, 30)],
-    store_changes={"counts": 44}, store_calls={"counts": [9, 8, 7, 0.5]},
+    store_changes={"counts": 44}, store_calls={"counts": [9, 8, 7, 0.5]}, calls={"rate": [6, 5, 4, 0.75]},
     times={name: {"0": measured(0.0005, 0.02, 7200)} for name in ("latency", "lateness", "commit")},
 )  # fmt: skip
 LAG = [PartitionLag("0_0", "orders", 0, False, 3, 10, 7)]
@@ -84,6 +85,12 @@ def test_the_counts_of_a_run(free_port: int) -> None:
         ("penstock_task_punctuations_total", "shop", "0_0"): 9,
         ("penstock_task_punctuations_total", "shop", "0_1"): 0,
         ("penstock_task_state_bytes", "shop", "0_0"): 4096,
+        ("penstock_task_records_in_flight", "shop", "0_0"): 3,
+        ("penstock_task_records_in_flight", "shop", "0_1"): 0,
+        ("penstock_node_calls_total", "shop", "rate", "returned"): 6,
+        ("penstock_node_calls_total", "shop", "rate", "failed"): 5,
+        ("penstock_node_calls_total", "shop", "rate", "timed out"): 4,
+        ("penstock_node_call_seconds_total", "shop", "rate"): 0.75,
         ("penstock_batches_total", "shop"): 3,
         ("penstock_workers_lost_total", "shop"): 1,
         ("penstock_task_openings_total", "shop", "first"): 1,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import (
+    BatchProcessor,
     Processor,
     ProcessorContext,
     Record,
@@ -52,6 +53,12 @@ class Fill(Processor):
         self.rates.put(record.key, record.value)
 
 
+class FillInBatches(Fill, BatchProcessor):
+    def process_batch(self, records: Sequence[Record]) -> None:
+        for record in records:
+            self.process(record)
+
+
 class Nothing(Processor):
     def process(self, record: Record) -> None:
         """Do nothing."""
@@ -70,12 +77,17 @@ class LookUp(Processor):
         self.context.forward(record.with_value(f"{self.rates.get(record.key)} {count}"))
 
 
-def topology(rates: StoreBuilder = RATES, topic: str = "rates", look_up: Callable[[], Processor] = LookUp) -> Topology:
+def topology(
+    rates: StoreBuilder = RATES,
+    topic: str = "rates",
+    look_up: Callable[[], Processor] = LookUp,
+    fill: type[Fill] = Fill,
+) -> Topology:
     counts = key_value_store("counts", key_serde="str", value_serde="int")
     return (
         Topology()
         .add_source("in", "in", **TEXTS)
-        .add_read_only_store(rates, "rates-source", topic, "fill", Fill, **TEXTS)
+        .add_read_only_store(rates, "rates-source", topic, "fill", fill, **TEXTS)
         .add_processor("look-up", look_up, "in", stores=["rates", counts])
         .add_sink("out", "out", "look-up", **TEXTS)
     )
@@ -98,12 +110,13 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.parametrize("fill", [Fill, FillInBatches])
 @settings(max_examples=examples(25))
 @given(STEPS)
-def test_any_history(steps: list[Any]) -> None:
+def test_any_history(fill: type[Fill], steps: list[Any]) -> None:
     rates: dict[str, str | None] = {}
     counts: dict[str, int] = {}
-    with TopologyTestDriver(topology(), store_backend="lmdb", processing_handler=skip) as driver:
+    with TopologyTestDriver(topology(fill=fill), store_backend="lmdb", processing_handler=skip) as driver:
         for step in steps:
             if step == "open again":
                 driver.reopen()

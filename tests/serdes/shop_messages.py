@@ -6,15 +6,15 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-_FIELD = descriptor_pb2.FieldDescriptorProto
+FIELD = descriptor_pb2.FieldDescriptorProto
 
 
 def _field(name: str, number: int, kind: int, *, repeated: bool = False, of: str = "") -> Any:
-    label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
-    return _FIELD(name=name, number=number, type=kind, label=label, type_name=of or None)
+    label = FIELD.LABEL_REPEATED if repeated else FIELD.LABEL_OPTIONAL
+    return FIELD(name=name, number=number, type=kind, label=label, type_name=of or None)
 
 
-def _message(name: str, *fields: Any) -> Any:
+def declared(name: str, *fields: Any) -> Any:
     return descriptor_pb2.DescriptorProto(name=name, field=fields)
 
 
@@ -33,17 +33,17 @@ def made(package: str, *messages: Any) -> dict[str, Any]:
     return found
 
 
-_line = _message("Line", _field("sku", 1, _FIELD.TYPE_STRING), _field("cents", 2, _FIELD.TYPE_INT64))
+_line = declared("Line", _field("sku", 1, FIELD.TYPE_STRING), _field("cents", 2, FIELD.TYPE_INT64))
 _user, _lines = (
-    _field("user", 1, _FIELD.TYPE_STRING),
-    _field("lines", 2, _FIELD.TYPE_MESSAGE, repeated=True, of=".shop.Line"),
+    _field("user", 1, FIELD.TYPE_STRING),
+    _field("lines", 2, FIELD.TYPE_MESSAGE, repeated=True, of=".shop.Line"),
 )
-_classes = made("shop", _line, _message("Order", _user, _lines))
+_classes = made("shop", _line, declared("Order", _user, _lines))
 Line, Order = _classes["Line"], _classes["Order"]
 
-Wider = made("shop", _line, _message("Order", _user, _lines, _field("note", 3, _FIELD.TYPE_STRING)))["Order"]
+Wider = made("shop", _line, declared("Order", _user, _lines, _field("note", 3, FIELD.TYPE_STRING)))["Order"]
 Changed = made(
     "shop",
-    _message("Line", _field("sku", 1, _FIELD.TYPE_STRING), _field("cents", 2, _FIELD.TYPE_DOUBLE)),
-    _message("Order", _lines),
+    declared("Line", _field("sku", 1, FIELD.TYPE_STRING), _field("cents", 2, FIELD.TYPE_DOUBLE)),
+    declared("Order", _lines),
 )["Order"]

@@ -297,6 +297,9 @@ def test_absent_fields_get_their_defaults() -> None:
         (Payment | Refund, {"type": "Payment", "amount": "1", "vat": 2}, "vat"),
         (Customer, {"name": "a", "vat": 2}, "vat"),
         (Visit, {"who": {"name": "a", "vat": 2}, "at": 1}, "who.vat"),
+        (Annotated[Payment, Meta(title="P")], {"type": "Payment", "amount": "1", "vat": 2}, "vat"),
+        (list[Annotated[Line, Meta(title="L")]], [{"sku": "a", "price": "1", "vat": 2}], "[0].vat"),
+        (defstruct("Row", [("sku", str)], array_like=True), ["a", 2], "[1]"),
     ],
 )  # fmt: skip
 def test_extra_fields_are_ignored_or_refused(kind: Any, found: Any, path: str) -> None:
@@ -513,6 +516,12 @@ DIFFERS: list[tuple[Any, Any, str]] = [
         "field 'a' has maxWholeDigits 2 and had 3",
     ),
     (fields(a=str), fields(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),
+    (fields(a=Literal["a", "b"]), fields(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),
+    (
+        fields(a=list[Literal["a", "b"] | None]),
+        fields(a=list[matching("^a") | None]),  # type: ignore[misc]
+        "field 'a[]' was one of 'a', 'b' or null and is string",
+    ),
     (fields(a=matching("^a")), fields(a=matching("^b")), "field 'a' has the pattern '^b' and had '^a'"),
     (fields(a=dict[str, int]), fields(a=keyed(matching("^a"))), "field 'a (keys)' has the pattern '^a'"),
     (model(a=str), model(a=matching("^a")), "field 'a' has the pattern '^a' and had none"),

@@ -7,16 +7,20 @@ from dataclasses import dataclass, field, is_dataclass, make_dataclass
 from dataclasses import fields as fields_of
 from datetime import date
 from decimal import Decimal
-from typing import Any, Literal, NamedTuple, NotRequired, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, TypedDict
 
 import pytest
-from msgspec import Struct, defstruct
-from pydantic import create_model
+from msgspec import Meta, Struct, defstruct
+from pydantic import AliasChoices, BaseModel, Field, computed_field, create_model
 
-from penstock import Processor, Record, Topology, key_value_store
+from penstock import Processor, Record, Serde, SerdeError, Topology, key_value_store
+from penstock.plugins.dsl import TimeWindowedSerde
 from penstock.plugins.serdes.list import ListSerde
 from penstock.plugins.serdes.of import of
+from penstock.plugins.serdes.registry.avro import AvroSerde
+from penstock.plugins.serdes.registry.json_schema import JsonSchemaSerde
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.program.serdes import checked, make_serde
 from penstock.stores.rows.value_form import ValueForm
 
 
@@ -206,3 +210,80 @@ def test_values_are_written_once() -> None:
             assert each.written_form() == serde.written_form()
     assert ValueForm("places", serde).encode(Place(1)).endswith(b"[1,null]")
     assert serde.bind("out", is_key=True).serialize(Place(1)) == serde.serialize(Place(1)) == b"[1.0,null]"
+
+
+class Strict(BaseModel):
+    row: str = Field(validation_alias=AliasChoices("row", "line"))
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def upper(self) -> str:
+        return self.row.upper()
+
+
+class Open(BaseModel, extra="allow"):
+    row: str
+
+
+@dataclass(frozen=True)
+class Seat:
+    row: str
+
+
+class SeatArray(Struct, frozen=True, array_like=True):
+    row: str
+    number: int = 0
+
+
+class TaggedArray(SeatArray, frozen=True, array_like=True, tag="seat"):
+    pass
+
+
+@dataclass(frozen=True)
+class Ticket:
+    seat: Annotated[Seat, Meta(description="described")]
+
+
+PLAIN = {"row": "a"}
+MORE = {**PLAIN, "number": 5}
+AVRO = '{"type": "record", "name": "Seat", "fields": [{"name": "row", "type": "string"}]}'
+
+
+@pytest.mark.parametrize(
+    ("serde", "key", "wrong", "path"),
+    [
+        (of(Seat), PLAIN, MORE, "number"),
+        (of(list[Seat]), [PLAIN], [PLAIN, MORE], r"\[1\].number"),
+        (of(Seat | None), PLAIN, MORE, "number"),
+        (of(Strict), {"line": "a"}, {"line": "a", "number": 5}, "(line|number)"),
+        (of(Strict), {**PLAIN, "upper": "A"}, {**MORE, "upper": "A"}, "number"),
+        (of(Open), MORE, None, ""),
+        (of(dict[str, int]), {"a": 1}, None, ""),
+        (of(Ticket), {"seat": PLAIN}, {"seat": MORE}, "seat.number"),
+        (of(Annotated[Seat, Meta(title="T")]), PLAIN, MORE, "number"),
+        (of(list[Annotated[Seat, Meta(title="T")] | None]), [PLAIN], [MORE], r"\[0\].number"),
+        (of(SeatArray), ["a"], ["a", 1, "left"], r"\[2\]"),
+        (of(list[SeatArray]), [["a", 1]], [["a", 1, "left"]], r"\[0\]\[2\]"),
+        (of(TaggedArray), ["seat", "a", 1], ["seat", "a", 1, "left"], r"\[3\]"),
+        (of(SeatArray | None | dict[str, Seat]), {"a": PLAIN}, {"a": MORE}, r"\['a'\].number"),
+        (AvroSerde(AVRO, Seat, registry="mock://keys"), PLAIN, MORE, "number"),
+        (JsonSchemaSerde(Seat, registry="mock://keys"), PLAIN, MORE, "number"),
+        (ListSerde(of(Seat)), [PLAIN, None], [MORE], "number"),
+        (
+            TimeWindowedSerde(of(Seat), 10),
+            {"!windowed": {"key": PLAIN, "start": 0, "end": 10}},
+            {"!windowed": {"key": MORE, "start": 0, "end": 10}},
+            "number",
+        ),
+        ("json", MORE, None, ""),
+        ("msgpack", {"!tuple": [MORE]}, None, ""),
+    ],
+)
+def test_a_key_that_is_given_as_text_loses_no_field(serde: Any, key: Any, wrong: Any, path: str) -> None:
+    """It would be another key."""
+    serde = checked(serde if isinstance(serde, Serde) else make_serde(serde, "keys")).bind("seats", is_key=True)
+    assert serde.serialize(serde.key_from_json(key)) == serde.serialize(serde.from_json(key))
+    if wrong is not None:
+        serde.from_json(wrong)
+        with pytest.raises(SerdeError, match=f": {path}: keys of .* have no such field"):
+            serde.key_from_json(wrong)

@@ -23,7 +23,7 @@ from penstock.plugins.serdes.registry.protobuf import ProtobufSerde
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.serde import SerdeContract
 from penstock.program.serdes import make_serde
-from penstock.support.text_form import from_json
+from penstock.support.text_form import from_json, to_json
 
 from . import shop_messages
 from .schema_registry import SchemaRegistry, running
@@ -129,6 +129,7 @@ def test_fields_that_a_message_does_not_know_are_kept_as_text(registry: SchemaRe
     assert serde.from_json(form).SerializeToString() == message.SerializeToString()
     assert "!protobuf" not in serde.to_json(shop_messages.Order(user="anna"))
     assert serde.from_json(from_json(form)) == message
+    assert serde.from_json(to_json(from_json(form))) == message, "the key of a client's entry, given back to it"
     for wrong in ({**form, "user": "ben"}, {"!protobuf": "a"}, {"!protobuf": "eA=="}, {"!protobuf": 5}):
         with pytest.raises(SerdeError, match="serde 'protobuf': '!protobuf' "):
             serde.from_json(wrong)

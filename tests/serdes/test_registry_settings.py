@@ -57,7 +57,8 @@ def test_the_settings_of_an_application_name_the_registry(
     monkeypatch.setenv("SCHEMA_REGISTRY_URL", "http://127.0.0.1:1")
     Path("order.avsc").write_text(ORDER)
     builder = StreamsBuilder()
-    orders = builder.stream("in", key_serde="avro:in-key", value_serde=AvroSerde(ORDER)).process_values(Shouts)
+    keys: Any = AvroSerde('"string"', subject="in-key")
+    orders = builder.stream("in", key_serde=keys, value_serde=AvroSerde(ORDER)).process_values(Shouts)
     orders.to("out", key_serde="str", value_serde=AvroSerde(ORDER, registry="mock://own"))
     counts = orders.group_by_key().windowed_by(sessions("1s", grace="0s")).count("counts")
     counts.suppress("window_closes").to_stream(lambda window, count: str(count), with_key=True).to(

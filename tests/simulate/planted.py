@@ -26,6 +26,7 @@ from penstock.plugins.state.copies.replica import LogHistory, Replica
 from penstock.plugins.state.transfer import changelog_move
 from penstock.plugins.testing.simulation.faults import by_code
 from penstock.program.layouts import Layouts
+from penstock.task.batch_context import BatchCalls
 from penstock.task.saved_schedules import SavedSchedules
 from penstock.task.task import Task
 
@@ -123,9 +124,20 @@ PLANTED = {
         (
             Change(
                 Task,
-                "take_commit",
-                "self._batches.flush()\n    self._caches.flush()\n    while self._batches.flush():",
+                "_forward_held",
+                "self._let_go()\n    self._caches.flush()\n    while self._let_go():",
                 "self._caches.flush()\n    while False:",
+            ),
+        ),
+    ),
+    "what a failed batch has put stays": Planted(
+        "counts in batches that fail",
+        (
+            Change(
+                BatchCalls,
+                "results",
+                "self._failures.batch(self.name, error)",
+                "for each in held: yield from self.results([each])\n            if len(held) > 1: return",
             ),
         ),
     ),

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
 from penstock import (
     STREAM_TIME,
     WALL_CLOCK_TIME,
+    AsyncProcessor,
+    BatchProcessor,
     Processor,
     Record,
     Retry,
@@ -73,6 +76,49 @@ class Tries(Counts):
         if record.value < 3 and self.tries[again] <= 2:
             raise TimeoutError
         super().process(record)
+
+
+class AsksFor(AsyncProcessor):
+    """Adds one to the count that it asked with: a key whose records are asked about together loses some."""
+
+    capacity, max_pending = 2, 3
+
+    def request(self, record: Record) -> Any:
+        return self.context.get_store("kept").get(record.key) or 0
+
+    def call(self, request: int) -> int:
+        return request + 1
+
+    def process_result(self, record: Record, result: int) -> None:
+        self.context.get_store("kept").put(record.key, result)
+        self.context.forward(record.with_value(result))
+
+
+class CountsInBatches(BatchProcessor):
+    """Answers each record with the count of its key; fails for some values, after it has counted them."""
+
+    max_records, max_wait = 4, "300ms"
+
+    def init(self, context: Any) -> None:
+        super().init(context)
+        self.store = context.get_store("kept")
+
+    def process_batch(self, records: Sequence[Record]) -> None:
+        for record in records:
+            count = (self.store.get(record.key) or 0) + 1
+            self.store.put(record.key, count)
+            if record.value == 3:
+                raise ValueError(record.value)
+            self.context.forward(record.with_value(count))
+
+
+def counts_but_those_that_fail(records: list[Record]) -> Iterator[tuple[str, int]]:
+    """A record that fails alone leaves what it has put, as in a Processor."""
+    counts = Counter[str]()
+    for key, value, *_ in records:
+        counts[key] += 1
+        if value != 3:
+            yield key, counts[key]
 
 
 class Slow(Counts):
@@ -404,6 +450,17 @@ def named_after_tries() -> Topology:
     )
 
 
+def look_ups(order: Any, *, most: int) -> StreamsBuilder:
+    """Each record is counted behind a call that returns at some later step; by partition, told the stream time."""
+    builder = StreamsBuilder()
+    then = Counts if order == "key" else StreamTimes
+    looked_up = builder.stream("in").map_values_async(
+        lambda value: value, name="look", order=order, capacity=2, max_pending=most
+    )
+    looked_up.process(then, stores=[key_value_store("kept")], name="then").to("out")
+    return builder
+
+
 def two_topics(random: Random) -> Mapping[str, Sequence[Record]]:
     return {"in": some_records(random), "prices": some_records(random)}
 
@@ -540,6 +597,16 @@ CONTRACTS = {
     "schedules": contract(program=lambda: topology(Schedules, key_value_store("kept")), compared="in any order"),
     "windows": contract(program=windows, compared="latest"),
     "stream times behind batches": contract(program=times_behind_batches, records=two_topics),
+    **{
+        f"look-ups by {order}": contract(program=partial(look_ups, order, most=most), records=late_records)
+        for order, most in (("key", 3), ("partition", 100))
+    },
+    "counts that are asked for": contract(program=lambda: topology(AsksFor, key_value_store("kept"))),
+    "counts in batches that fail": contract(
+        program=lambda: topology(CountsInBatches, key_value_store("kept")),
+        reference=counts_but_those_that_fail,
+        options={"processing_handler": skip},
+    ),
     "sessions": contract(program=session_windows, compared="latest"),
     "regrouped": contract(program=regrouped, compared="latest"),
     "joined": contract(program=joined, records=two_topics),

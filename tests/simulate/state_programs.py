@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from penstock.plugins.testing.simulation.history import History, Step
 from penstock.plugins.testing.simulation.simulation import Simulation
 from penstock.testing.simulation import SimulationContract
 
-from .programs import SERDES, Counts, Keeps, contract, counts, counts_of_each, many_records
+from .programs import SERDES, Counts, Keeps, contract, counts, counts_of_each, look_ups, many_records
 
 
 class Passes(Keeps):
@@ -62,6 +63,10 @@ RESHARDS = {
         program=passed_on, records=many_records, options={"reshard": (3, 5), "changelog": place}
     )
     for place in ("topic:", "directory:")
+} | {
+    "look-ups by key, resharded": contract(
+        program=partial(look_ups, "key", most=100), records=many_records, options={"reshard": (3, 5)}
+    )
 }
 
 

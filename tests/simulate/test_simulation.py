@@ -35,6 +35,7 @@ FOUND = {
     "the outcome of a commit is guessed": 10,
     "a cache is flushed after its commit": 3,
     "a commit leaves records in a batch": 0,
+    "what a failed batch has put stays": 4,
     "a commit counts though another process has the task": 16,
     "an internal topic is purged further than its task has read": 1,
     "an error of a zombie that prepares a task is not explained": 6,

@@ -568,6 +568,24 @@ def test_a_retry_starts_the_batch_again(tmp_path: Path) -> None:
     operator.close()
 
 
+def test_a_call_that_is_made_again_is_made_in_its_batch(tmp_path: Path) -> None:
+    """Spark may have no other batch, and no timeout to make one."""
+    failures = Counter[str]()
+
+    async def fail_twice(value: str) -> str:
+        failures[value] += 1
+        if failures[value] < 3:
+            raise OSError("the service is away")
+        return value
+
+    builder = StreamsBuilder()
+    function: Any = fail_twice
+    builder.stream("in").map_values_async(function, retries=Retry(3, "20ms"), max_pending=1, name="look").to("out")
+    operator = Operator(tmp_path, builder.build(), source_order=SourceOrder(("in",)))
+    assert operator.batch([("a", "x", 1), ("b", "y", 2)]) == [("a", "x", 1), ("b", "y", 2)]
+    operator.close()
+
+
 def test_a_commit_of_another_release_is_refused() -> None:
     version, commit = StreamCommit("attempt", "000000000000-aa").to_state()
     with pytest.raises(IncompatibleStateError, match="another release.*new checkpoint"):

@@ -32,6 +32,8 @@ WITHOUT_STATE = {
         "TablePrinter",
     )
 }
+WITH_RECORDS_IN_FLIGHT = {"Lookup"}
+"""Their store has the node's name, and no saved state of older versions has it."""
 
 
 class Timed(Processor):
@@ -121,7 +123,7 @@ def test_every_operator_with_state_is_in_a_program() -> None:
     }
     kinds = set(_below(Operator)) | {Operator}
     shown = [each for each in kinds if each.__module__.startswith(operators.__name__) and not _below(each)]
-    assert {each.__name__ for each in shown if each not in used} == WITHOUT_STATE
+    assert {each.__name__ for each in shown if each not in used} == WITHOUT_STATE | WITH_RECORDS_IN_FLIGHT
 
 
 def _below(kind: type) -> list[type]:

@@ -57,6 +57,8 @@ def assert_expected(found: dict[str, Any], directory: Path) -> None:
     assert found.keys() == expected.keys()
     for each in expected:
         wanted = _with_own_ends(expected[each]) if each.startswith("windows of one's own") else expected[each]
+        if each in CLOSED_ABOVE:  # the version of the archive sent no window before a record had closed one
+            wanted = [expected["suppress, idle"][0], []]
         assert comparable(found[each]) == comparable(wanted), f"{each!r} is continued in another way"
 
 
@@ -77,13 +79,27 @@ def test_the_same_bytes_are_written(old: Path, tmp_path: Path, name: str) -> Non
         now = saved.raw()
     with closing(KINDS[name](old / name)) as saved:
         before = saved.raw()
-    for each in before:
+    for each in before.keys() - CLOSED_ABOVE:
         assert now[each].keys() == before[each].keys()
         for part in before[each]:
+            if "foreign_key" in each and part.endswith(ANSWERS):
+                continue
             made, wanted = now[each][part], before[each][part]
             if "sliding" in each or "sessions" in each:
                 made, wanted = _without_expiry(made), _without_expiry(wanted)
             assert made == wanted, f"{part} of {each!r} is kept in another format: see tests/upgrades/saved.py"
+
+
+CLOSED_ABOVE = {"suppress, window_closes, idle"}
+"""Where windows have left a suppression by `idle=`, the aggregation above takes no records of theirs; the version of
+the archive did, and dropped the results."""
+
+
+ELSEWHERE = {"void", "avro", "json_schema", "protobuf", "contrib.debezium"}
+"""Serdes whose bytes are no part of the archive: they are in tests/serdes and tests/contrib."""
+ANSWERS = "foreign-subscription-response-topic", "engine state"
+"""The answers of a join by foreign key, and their times: in the version of the archive with rows that waited in a
+record cache."""
 
 
 def _without_expiry(part: Any) -> Any:
@@ -106,8 +122,7 @@ def _own_row(data: bytes) -> bytes:
 def test_everything_that_keeps_state_is_saved(old: Path) -> None:
     """A new kind of store, serde or verb of the DSL is added to tests/upgrades/saved.py or dsl_programs.py.
 
-    A serde that is younger than the archive may be in the table of Kafka's bytes instead; `void` writes none, and the
-    bytes of serdes with a registry are in tests/serdes.
+    A serde that is younger than the archive may be in the table of Kafka's bytes instead; `void` writes none.
     """
     kept = {type(each).__name__ for name in NAMES for each in _stores(name)}
     assert {each.__name__ for each in _all_kinds()} <= kept
@@ -116,7 +131,7 @@ def test_everything_that_keeps_state_is_saved(old: Path) -> None:
     empty = {store for each in expected.values() for store, entries in each["contents"].items() if entries == []}
     assert empty == {"named-subscription-store-deletions"}
     recorded = {each.partition(":")[0] for each in [*SERDES, *WRITTEN]}
-    assert recorded - {"celsius"} == set(registry().names("serde")) - {"void", "avro", "json_schema", "protobuf"}
+    assert recorded - {"celsius"} == set(registry().names("serde")) - ELSEWHERE
     assert json.loads((old / "verbs" / "expected.json").read_text()).keys() == VERBS.keys()
 
 

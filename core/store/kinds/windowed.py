@@ -23,10 +23,16 @@ class Windowed(NamedTuple):
 Windowed.__module__ = "penstock"  # pickled values name it, so it does not follow the file
 
 
+_UNLIMITED = 2**63 - 1
+"""The retention of unlimited windows (ms)."""
+
+
 def bucket_ms(retention_ms: int) -> int:
     """Return how long the buckets are in which a store with this retention keeps its windows.
 
     A bucket is freed as a whole once all of it has expired, so a store takes room for its retention and one bucket
     more. Each bucket that a fetch touches costs a search.
     """
+    if retention_ms == _UNLIMITED:
+        return 2**61  # saved so since text of a length of time was read as a float
     return max(1, retention_ms // 4)

@@ -12,6 +12,8 @@ from penstock.support.callbacks import check_plain
 
 Function = Callable[..., Any]
 
+_MAY_WAIT = ("map_values", "flat_map_values", "filter", "foreach")
+"""Verbs that have a form with a function that may wait: VERB_async."""
 _ELSEWHERE = {
     "retention": ", it is for windows; entries of other stores expire with ttl=",
     "ttl": ", windows expire with retention=",
@@ -20,18 +22,25 @@ _ELSEWHERE = {
 
 
 def check_function(
-    verb: str, function: Any, *arguments: str, what: str = "function", may_generate: bool = False
+    verb: str,
+    function: Any,
+    *arguments: str,
+    what: str = "function",
+    may_generate: bool = False,
+    may_wait: bool = False,
 ) -> None:
     """Refuse a function that cannot be called with `arguments`, named in the message, or whose body would not run.
 
-    `may_generate`: a generator will do. Raises TopologyError.
+    `may_generate`: a generator will do; `may_wait`: a coroutine function, too. Raises TopologyError.
     """
     if not callable(function):
         taken = ", ".join(arguments)
         is_field = isinstance(function, str) and "value" in arguments
         hint = f"; for a field write lambda {taken}: value[{function!r}]" if is_field else ""
         raise TopologyError(f"{verb}: expected a {what} of ({taken}), found {function!r}{hint}")
-    check_plain(verb, f"its {what}", function, may_generate=may_generate)
+    if not may_wait:
+        instead = f"{verb}_async" if verb in _MAY_WAIT else None
+        check_plain(verb, f"its {what}", function, may_generate=may_generate, instead=instead)
     try:
         signature = inspect.signature(function)
     except ValueError:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal, Required, TypedDict
 
-from penstock import Duration, Partitioner, PunctuationType, StoreSpec, WindowStoreSpec
+from penstock import Duration, Handler, Partitioner, PunctuationType, StoreSpec, WindowStoreSpec
+from penstock.context import CallOrder
 from penstock.program.serdes import SerdeLike
 from penstock.support.topic_config import TopicConfig
 
@@ -70,8 +71,8 @@ class StreamJoinOptions(SerdeOptions, KeepingOptions, total=False):
     The serdes, with `other_value_serde` of the right values, are for stores and repartition topics, where they are not
     known. `retention`: how long the stores keep records; at least the window and its grace. `this_store`,
     `other_store`: declared stores for the left and the right side, `window_store(NAME, ..., retain_duplicates=True)`.
-    `emit_interval`: how often, in wall-clock time, a left or outer join looks for windows that have closed; else
-    whenever time moves.
+    `emit_interval`: how often at most, in wall-clock time, a left or outer join looks for windows that have closed;
+    else whenever time moves. It looks only when a record comes.
     """
 
     other_value_serde: SerdeLike
@@ -119,6 +120,24 @@ class BatchWithoutKey(BatchOptions, WithoutKey):
 
 class BatchWithKey(BatchOptions, WithKey):
     """Functions that get the keys of a batch first."""
+
+
+class CallOptions(TypedDict, total=False):
+    """The calls of a function that may wait; see `Lookups`."""
+
+    capacity: int
+    timeout: Duration
+    order: CallOrder
+    retries: Handler | None
+    max_pending: int
+
+
+class CallWithoutKey(CallOptions, WithoutKey):
+    """Functions of a value that may wait."""
+
+
+class CallWithKey(CallOptions, WithKey):
+    """Functions that may wait and get the key first."""
 
 
 class StoreWithoutKey(StoreOptions, WithoutKey):

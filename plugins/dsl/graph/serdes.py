@@ -41,10 +41,16 @@ class _WindowedSerde(WrappingSerde[Windowed]):
 
     def from_json(self, data: Any) -> Windowed:
         """Return the key with its window. An object with its fields, without the tag, will do as well."""
+        return self._windowed(data, self.inner.from_json)
+
+    def key_from_json(self, data: Any) -> Windowed:
+        return self._windowed(data, self.inner.key_from_json)
+
+    def _windowed(self, data: Any, read_key: Callable[[Any], Any]) -> Windowed:
         fields = data.get("!windowed", data) if isinstance(data, dict) else {}
         if not isinstance(fields, dict) or fields.keys() != set(Windowed._fields):
             raise SerdeError(f"{type(self).__name__}: expected an object with key, start and end, found {data!r}")
-        key = self.inner.from_json(fields["key"])
+        key = read_key(fields["key"])
         return self.deserialize(self.serialize(Windowed(key, from_json(fields["start"]), from_json(fields["end"]))))
 
     def _times(self, value: Windowed) -> bytes:

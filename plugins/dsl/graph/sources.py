@@ -8,6 +8,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 from penstock import (
+    AnySink,
     Duration,
     KeyPart,
     KeyValueStoreSpec,
@@ -117,6 +118,46 @@ class SinkStep(Step):
             value_serde=value_of_topic(self.serdes.value),
             partitioner=self.partitioner,
             partition_by=self.partition_by,
+        )
+
+
+@dataclass(eq=False, repr=False)
+class ExternalSinkStep(Step):
+    """Writes an external sink: behind a topic of its own, or behind the source of the stream where nothing else is."""
+
+    sink: AnySink
+    serdes: Serdes
+    partitions: int | None = None
+    partition_by: KeyPart | None = None
+
+    def write(self, writer: Writer) -> None:
+        (parent,), (above,) = self.parents, self.parents_in(writer)
+        if self._may_read_directly(parent, above):
+            writer.topology.add_direct_sink(self.name, self.sink, above)
+            return
+        writer.topology.add_external_sink(
+            self.name,
+            self.sink,
+            above,
+            partitions=self.partitions,
+            key_serde=key_of_topic(self.serdes.key, writer.settings),
+            value_serde=value_of_internal_topic(self.serdes.value, writer.settings),
+            partition_by=self.partition_by,
+        )
+
+    def _may_read_directly(self, parent: Step, above: str) -> bool:
+        """Return whether the stream is a source that reads one topic, and that no other verb uses."""
+        return (
+            isinstance(parent, SourceStep)
+            and parent.name == above
+            and len(parent.topics) == 1
+            and len(parent.children) == 1
+            and sum(
+                isinstance(each, SourceStep) and each.topics == parent.topics for each in parent.parents[0].children
+            )
+            == 1
+            and self.partitions is None
+            and self.partition_by is None
         )
 
 

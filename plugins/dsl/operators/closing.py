@@ -50,6 +50,11 @@ class WindowTime(OwnTime):
         if closed > self.closed:
             self.closed = closed
 
+    def close(self, until: int) -> None:
+        """Close the windows that end at `until` (ms) or before: they have left a suppression further down."""
+        if until > self.closed:
+            self.closed = self._values[_CLOSED] = until
+
 
 def forget_idle_time(context: ProcessorContext) -> None:
     """Drop what an IdleClock saved, in a program without one: if it comes back, it counts from then on."""
@@ -62,10 +67,13 @@ class IdleClock:
     """Moves the time of an operator on while no record arrives: after `idle_ms`, as fast as the wall clock goes.
 
     It looks four times in `idle_ms`, and saves what it decides with the task. A stop of the application counts only up
-    to the time as of which everything in front of the task has been read; reading there counts as an arrival.
+    to the time as of which everything in front of the task has been read; reading there counts as an arrival, and so
+    does a record of a node in front that holds back results. `time` returns the operator's time (ms), `move` sets it.
     """
 
-    def __init__(self, context: ProcessorContext, idle_ms: int, time: OwnTime, move: Callable[[int], Any]) -> None:
+    def __init__(
+        self, context: ProcessorContext, idle_ms: int, time: Callable[[], int], move: Callable[[int], Any]
+    ) -> None:
         self._values = context.saved_numbers
         self.idle_ms = idle_ms
         self._interval = max(1, idle_ms // 4)
@@ -73,6 +81,7 @@ class IdleClock:
         self._move = move
         self._wall_clock = context.current_system_time_ms
         self._read_in_front = context.offsets_read_in_front
+        self._held_back_at = context.held_back_in_front_at
         self._values.setdefault(_ARRIVED, self._wall_clock())
         context.schedule_when_settled(f"{self._interval}ms", self._tick, "idle")
 
@@ -84,11 +93,14 @@ class IdleClock:
         values, read = self._values, self._read_in_front()
         if read != values.get(_IN_FRONT, 0):
             values[_IN_FRONT], values[_ARRIVED] = read, max(now, values[_ARRIVED])
-        if self._time.now >= 0 and now - values[_ARRIVED] >= self.idle_ms:
+        if (held_back_at := self._held_back_at()) > values[_ARRIVED]:
+            values[_ARRIVED] = held_back_at
+        time = self._time()
+        if time >= 0 and now - values[_ARRIVED] >= self.idle_ms:
             passed = now - max(values[_ARRIVED], values.get(_MOVED, 0))
             values[_MOVED] = now
             if passed > 0:
-                self._move(self._time.now + passed)
+                self._move(time + passed)
 
 
 NEVER = 2**63 - 1

@@ -238,7 +238,7 @@ class WithoutValue:
 
 @dataclass(kw_only=True, eq=False)
 class ForeignKeyResolve(Operator):
-    """Joins the left row, as it is now, with the right row in the answer: `joiner(key, left value, right value)`.
+    """Joins the left row, as it was sent last, with the right row in the answer: `joiner(key, left, right)`.
 
     An answer is stale, and dropped, if the left row has changed: another one follows, if there is something to join. So
     in an inner join a stale answer without a right row deletes the result, if the left row refers to the same row or to
@@ -254,7 +254,8 @@ class ForeignKeyResolve(Operator):
 
     def bind(self, context: ProcessorContext) -> Run:
         digest = compile_hash(self.serdes.of_values(context))
-        forward, drop, get, joiner = context.send, context.metrics.drop, self.left.open(context), self.joiner
+        forward, drop, joiner = context.send, context.metrics.drop, self.joiner
+        get = self.left.open(context, sent=True)
         key_bytes = self.serdes.of_foreign_keys(context).serialize
         is_left, foreign_key = self.is_left, self.foreign_key
         deletions = None if self.deletions is None else context.get_store(self.deletions)

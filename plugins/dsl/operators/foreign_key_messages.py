@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from struct import Struct
 from typing import Any, NamedTuple
 
-from penstock import ProcessorContext, Record, Serde, SerdeError, ValueAndTimestamp, WrappingSerde
+from penstock import ProcessorContext, Record, Serde, SerdeError, ValueAndTimestamp
 from penstock.operator import Operator, Run, new
+from penstock.program.row_serde import RowSerde
 from penstock.program.serdes import SerdeLike, resolve_serde
 
 from .reading import ValueGetter
@@ -63,11 +64,19 @@ class Response(NamedTuple):
     ticket: int
 
 
-class SubscriptionSerde(WrappingSerde[Subscription]):
+class SubscriptionSerde(RowSerde[Subscription]):
     """Subscriptions in a topic and in their store; `key` is the serde of the left table's keys."""
+
+    fields = Subscription._fields
 
     def __init__(self, key: SerdeLike) -> None:
         self.key: Serde[Any] = resolve_serde(key, None, "SubscriptionSerde: key")
+
+    def row(self, parts: Sequence[Any]) -> Subscription:
+        return Subscription(*parts)
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return {2: self.key}
 
     def serialize(self, value: Subscription) -> bytes:
         fixed = _SUBSCRIPTION.pack(value[1], value[0] is not None, value[0] or _NO_HASH, value[3], value[4])
@@ -83,11 +92,19 @@ class SubscriptionSerde(WrappingSerde[Subscription]):
         return SubscriptionSerde(self.key.bind(f"{topic}-pk", is_key=True))
 
 
-class ResponseSerde(WrappingSerde[Response]):
+class ResponseSerde(RowSerde[Response]):
     """Responses in a topic; `value` is the serde of the right table's values."""
+
+    fields = Response._fields
 
     def __init__(self, value: SerdeLike) -> None:
         self.value: Serde[Any] = resolve_serde(value, None, "ResponseSerde: value")
+
+    def row(self, parts: Sequence[Any]) -> Response:
+        return Response(*parts)
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return {1: self.value}
 
     def serialize(self, value: Response) -> bytes:
         digest, found, partition, foreign_key, ticket = value
@@ -322,14 +339,17 @@ class ForeignKeyReceive(Operator):
 
 @dataclass(kw_only=True, eq=False)
 class ForeignKeyAnswer(Operator):
-    """Answers a subscription with the right row, as it is now. Kafka Streams: SubscriptionJoinProcessorSupplier."""
+    """Answers a subscription with the right row, as it was sent last: an update that waits in a record cache follows.
+
+    Kafka Streams: SubscriptionJoinProcessorSupplier, which answers with the update that waits.
+    """
 
     right: ValueGetter
     serdes: JoinSerdes
 
     def bind(self, context: ProcessorContext) -> Run:
         key_bytes = self.serdes.of_foreign_keys(context).serialize
-        forward, get = context.send, self.right.open(context)
+        forward, get = context.send, self.right.open(context, sent=True)
 
         def run(record: Record) -> None:
             foreign_key, (value_hash, instruction, key, partition, ticket), timestamp, headers = record

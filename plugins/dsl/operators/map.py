@@ -21,6 +21,8 @@ from ..graph.functions import keyed
 class OfFunction(Operator):
     """An operator with a function of the value, or `with_key` of key and value."""
 
+    reads_time = False
+
     function: Callable[..., Any]
     with_key: bool = False
 

@@ -37,6 +37,11 @@ class RowsBefore:
         finally:
             self._is_on = False
 
+    def are_of_another(self, key: Any) -> bool:
+        """Return whether an update of another key is being forwarded."""
+        updates = [each.before for each in self._forwardings if each.before is not None]
+        return any(not is_same_key(each[0], key) for each in updates)
+
     def of_store(self, store: StateStore, get: Get) -> Get:
         """Return the `get` of a store, which this switches."""
         forwarding = forwarding_of(store)
@@ -234,6 +239,8 @@ class WindowGetter(ValueGetter):
     def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
         store = context.get_store(self.store)
         cache = store.record_cache if sent else None
+        if sent:
+            context.waiting_windows.are_read = True
         if isinstance(store, SessionStore):
             find = store.fetch_session
             read: Get = _session((lambda windowed: find(*windowed)) if cache is None else cache.sent)

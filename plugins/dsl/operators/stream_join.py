@@ -91,6 +91,8 @@ class StreamStreamOuterJoin(StreamStreamJoin):
     Kafka Streams: KStreamKStreamJoin.
     """
 
+    holds_back = True
+
     waiting: str
     grace_ms: int
     keeps_unmatched: bool = True

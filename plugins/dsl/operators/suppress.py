@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heapify, heappop, heappush
 from struct import Struct
@@ -21,20 +21,22 @@ from penstock import (
     StoreBuilder,
     TopologyError,
     ValueAndTimestamp,
-    WrappingSerde,
     duration_ms,
     key_value_store,
 )
 from penstock.operator import Operator, Run, new
+from penstock.program.row_serde import RowSerde
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.store.division import Division
+from penstock.support.parts import headers_at, headers_bytes, part_at, sized
 
 from ..graph.serdes import Serdes, WindowedKey, key_of_store, value_of_store
+from ..graph.sources import RepartitionStep
 from ..graph.step import Flow, ProcessorStep, Step, Writer
+from .aggregate.windows import SessionWindows
 from .closing import IdleClock, OwnTime, forget_idle_time
-from .reading import Get, RowsBefore, TableSource, ValueGetter
+from .reading import Get, RowsBefore, TableSource, ValueGetter, forwarding_of
 from .table_store import LATE
-from .waiting import headers_at, headers_bytes, part_at, sized
 
 _FULL = ("emit_early", "stop")
 
@@ -50,9 +52,13 @@ class Suppress(Operator):
     with `by_window` the end of its window. Updates leave by time, then the bytes of their keys. With
     `drops_tombstones`, deletions do not leave. `max_records` and `max_bytes` bound the buffer: if it has more, the
     oldest leave early, or with `stops_when_full` the record fails. `idle_ms`: after so long without an update, time
-    goes on with the wall clock; an update of a window that has left is late then, and dropped. Which keys wait, and
-    since when, is in memory, too. Kafka Streams: KTableSuppressProcessorSupplier.
+    goes on with the wall clock. `closes`: the stores of the windows above, whose processors are told which windows have
+    left. `drops_late`: an update of a window that has left is dropped, since some updates are not of these processors.
+    What they send was in time, though it may have waited in a record cache since then. Which keys wait, and since when,
+    is in memory, too. Kafka Streams: KTableSuppressProcessorSupplier.
     """
+
+    holds_back = True
 
     store: str
     keys: Serde[Any]
@@ -64,11 +70,14 @@ class Suppress(Operator):
     max_bytes: int | None = None
     stops_when_full: bool = False
     idle_ms: int | None = None
+    closes: tuple[str, ...] = ()
+    drops_late: bool = False
 
     def __post_init__(self) -> None:
         self._idle: IdleClock | None = None
         self._time: OwnTime | None = None
         self._let_go_until: Callable[[int], None] | None = None
+        self._close_until: Callable[[int], None] = lambda until: None
         self._places: list[tuple[int, bytes]] = []
         self._sizes: dict[bytes, int] = {}
         self._bytes = 0
@@ -89,22 +98,36 @@ class Suppress(Operator):
                 self._note_size(raw, entry)
         heapify(self._places)
         if self.idle_ms is not None:
-            assert self._time is not None
-            self._idle = IdleClock(context, self.idle_ms, self._time, self._move)
+            time, stores = self._time, map(context.get_store, self.closes)
+            assert time is not None
+            times = [each for store in stores for each in forwarding_of(store).times]
+            self._idle = IdleClock(
+                context, self.idle_ms, lambda: max([time.now, *(each() for each in times)]), self._move
+            )
         else:
             forget_idle_time(context)
 
     def _move(self, time: int) -> None:
         assert self._time is not None and self._let_go_until is not None
-        self._time.move(time)
-        self._let_go_until(time - self.wait_ms)
+        # What that sends is not late.
+        self._close_until(time - self.wait_ms)
+        self._time.move(max(time, self._time.now))
+        self._let_go_until(self._time.now - self.wait_ms)
 
     def bind(self, context: ProcessorContext) -> Run:
         store = context.get_store(self.store)
         get, put, key_bytes = store.get, store.put, self.keys.serialize
         time = self._time = OwnTime(context)
         by_window, wait, places, let_go = self.by_window, self.wait_ms, self._places, self._compile_let_go(context)
-        is_watched, drop = self.idle_ms is not None, context.metrics.drop
+        closers = [forwarding_of(context.get_store(each)).close for each in self.closes]
+
+        def close_until(time: int) -> None:
+            for each in closers:
+                for close in each:
+                    close(time)
+
+        self._close_until = close_until
+        is_watched, drops_late, drop = self.idle_ms is not None, self.drops_late, context.metrics.drop
         is_bounded = self.max_records is not None or self.max_bytes is not None
         sizes, note_size = self._sizes, self._note_size
 
@@ -118,7 +141,7 @@ class Suppress(Operator):
             key, (value, old), timestamp, headers = record
             if is_watched:
                 self._note_arrival()
-                if by_window and key[2] <= time.now - wait:
+                if drops_late and key[2] <= time.now - wait:
                     drop(LATE)
                     return
             raw = key_bytes(key)
@@ -134,7 +157,9 @@ class Suppress(Operator):
             elif before is None:
                 sizes[raw] = 0
             if timestamp > time.now:
-                time.move(timestamp)
+                if closers:
+                    close_until(timestamp - wait)
+                time.move(max(timestamp, time.now))
             let_go_until(time.now - wait)
             if is_bounded and self._is_full():
                 self._make_room(context.node, let_go)
@@ -217,7 +242,7 @@ class Buffered(NamedTuple):
     new: Any
 
 
-class BufferedSerde(WrappingSerde[Buffered]):
+class BufferedSerde(RowSerde[Buffered]):
     """Buffered updates; `inner` is the serde of the table's values.
 
     >>> serde = BufferedSerde("str")
@@ -225,8 +250,16 @@ class BufferedSerde(WrappingSerde[Buffered]):
     Buffered(time=5, timestamp=7, headers=(('h', None),), prior=None, old='', new='x')
     """
 
+    fields = Buffered._fields
+
     def __init__(self, inner: SerdeLike) -> None:
         self.inner: Serde[Any] = resolve_serde(inner, None, "BufferedSerde: inner")
+
+    def row(self, parts: Sequence[Any]) -> Buffered:
+        return Buffered(*parts)
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return dict.fromkeys((3, 4, 5), self.inner)
 
     def serialize(self, value: Buffered) -> bytes:
         """Return times, headers and values, each with its length (-1: None)."""
@@ -260,6 +293,8 @@ def suppress_options(
     """Return the options of a Suppress of the table that `table` makes. Raises TopologyError for wrong ones."""
     by_window = until == "window_closes"
     wait_ms = grace_above(table) if by_window else duration_ms(until, "suppress: until")
+    if by_window and idle is not None:
+        _check_idle(table)
     full = ("stop" if by_window else "emit_early") if when_full is None else when_full
     if full not in _FULL:
         raise TopologyError(f'suppress: when_full is "emit_early" or "stop", found {when_full!r}')
@@ -284,6 +319,10 @@ def suppress_options(
 def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any], **kept: Any) -> ProcessorStep:
     """Return the step of a Suppress with its buffer, named `store`; `kept` are options of `key_value_store`."""
     serdes = table.serdes
+    is_closing = options["by_window"] and options["idle_ms"] is not None
+    closed = _windowed_above(table.step) if is_closing else []
+    if is_closing and not _is_of_windows(table.step):
+        options = {**options, "drops_late": True}
 
     def late(writer: Writer) -> dict[str, Any]:
         state, config = writer.settings.state_serde, writer.settings.of_plugins
@@ -291,13 +330,19 @@ def suppress_step(name: str, store: str, table: Flow, options: Mapping[str, Any]
         return {
             "keys": resolve_serde(key, state, f"store {store!r}: key_serde", config),
             "values": resolve_serde(value, state, f"store {store!r}: value_serde", config),
+            "closes": stores_above(writer),
         }
 
-    def buffer(writer: Writer) -> tuple[StoreBuilder]:
+    def stores_above(writer: Writer) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(each.declare(writer).name for each in closed))
+
+    def buffer(writer: Writer) -> tuple[str | StoreBuilder, ...]:
         serde = late(writer)
         made = key_value_store(store, key_serde="bytes", value_serde=BufferedSerde(serde["values"]), **kept)
         made = replace(made, division=Division(record_key=serde["keys"].deserialize))
-        return (replace(made, windows=_windows(table.step)) if isinstance(serdes.key, WindowedKey) else made,)
+        if isinstance(serdes.key, WindowedKey):
+            made = replace(made, windows=_windows(table.step))
+        return *stores_above(writer), made
 
     return ProcessorStep(name, Suppress, {**options, "store": store}, stores=buffer, late=late)
 
@@ -370,6 +415,40 @@ def grace_above(step: Step) -> int:
 def _windows(step: Step) -> str:
     """Return the windows of a table's keys; empty if the keys have none."""
     return step.window_form or next(filter(None, map(_windows, step.parents)), "")
+
+
+def _windowed_above(table: Step, *, behind_topics: bool = False) -> list[Any]:
+    """Return the aggregations that make the windows of a table: in its task, or also `behind_topics`."""
+    found, pending, seen = [], [table], set[int]()
+    while pending:
+        step = pending.pop()
+        if id(step) in seen or (isinstance(step, RepartitionStep) and not behind_topics):
+            continue
+        seen.add(id(step))
+        if step.window_grace_ms is None:
+            pending.extend(step.parents)
+        else:
+            found.append(step)
+    return found
+
+
+def _is_of_windows(table: Step) -> bool:
+    """Return whether all updates of a table are of aggregations over windows in its task."""
+    if isinstance(table, RepartitionStep) or (table.window_grace_ms is None and not table.parents):
+        return False
+    return table.window_grace_ms is not None or all(map(_is_of_windows, table.parents))
+
+
+def _check_idle(table: Step) -> None:
+    """Refuse to let sessions leave whose aggregation cannot learn of it: it would send them again in longer ones."""
+    in_task = _windowed_above(table)
+    for step in _windowed_above(table, behind_topics=True):
+        if step not in in_task and isinstance(step.options["windows"], SessionWindows):
+            raise TopologyError(
+                f"suppress: idle= lets a session leave, and node {step.name!r}, which makes the sessions in front of a "
+                "topic, would not know that it has closed: it could leave again as a part of a longer one. Let them "
+                'leave there: windowed_by(sessions(...), emit="on_close", idle=...)'
+            )
 
 
 def _grace(step: Step) -> int | None:

@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from penstock import (
+    Change,
     Duration,
     ProcessorContext,
     Record,
@@ -255,15 +256,31 @@ class TableJoin(Operator):
             had_result = has_result(old, other_before)
             is_nothing = other is None and (needs_other or (value is None and old is None)) and not had_result
             if is_nothing and not forwards_all:
+                if sends_old and not before.are_of_another(key):
+                    # The other side may be next, and would find a row before that was never sent: one held back.
+                    forward((key, new(Nothing, (None, None)), timestamp, headers))
                 return
             if found is not None and found[1] > timestamp:
                 timestamp = found[1]
             of_old = own_copy(other_before) if had_result and sends_old else None
             joined = joiner(key, value, other) if has_result(value, other) else None
             joined_old = joiner(key, old, of_old) if had_result and sends_old else None
-            forward((key, new(type(change), (joined, joined_old)), timestamp, headers))
+            kind = Released if sends_old and before.are_of_another(key) else type(change)
+            forward((key, new(kind, (joined, joined_old)), timestamp, headers))
 
         return run
+
+
+class Nothing(Change):
+    """No result, neither before nor now: for the merge alone."""
+
+    __slots__ = ()
+
+
+class Released(Change):
+    """A result that left while an update of another key is forwarded: of a suppression or a full record cache."""
+
+    __slots__ = ()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -303,8 +320,15 @@ class TableMerge(TableOperator):
         def run(record: Record) -> None:
             nonlocal latest_key, latest
             key, change, timestamp, headers = record
-            old = latest if is_same_key(latest_key, key) else change[1]
-            latest_key, latest = own_copy(key), own_copy(change[0])
+            if type(change) is Nothing:
+                latest_key, latest = own_copy(key), None
+                return
+            if is_same_key(latest_key, key):
+                old, latest = latest, own_copy(change[0])
+            else:
+                old = change[1]
+                if type(change) is not Released:  # else the second result of `latest_key` follows
+                    latest_key, latest = own_copy(key), own_copy(change[0])
             update(key, change[0], old, timestamp, headers)
 
         return run
@@ -408,6 +432,7 @@ class StreamTableDelayedJoin(StreamTableJoin):
     """
 
     forwards_last = False
+    holds_back = True
 
     waiting: str
     grace_ms: int

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from penstock import Headers, Serde, SerdeError, WrappingSerde
+from penstock import Headers, Serde, SerdeError
+from penstock.program.row_serde import RowSerde
+from penstock.support.parts import headers_at, headers_bytes
 
 _HEAD, _TIME, _LENGTH = Struct(">q?"), Struct(">q"), Struct(">i")
-_NONE = -1
 _NO_HEADERS = _LENGTH.pack(0)
 
 
 @dataclass(eq=False)
-class WaitingKeySerde(WrappingSerde[tuple[int, bool, Any]]):
+class WaitingKeySerde(RowSerde[tuple[int, bool, Any]]):
     """(time, whether it is the left side's, key): in the order of time, the right side before the left one.
 
     With False and a key of None it is before all others of its time.
     """
 
     key: Serde[Any]
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return {2: self.key}
 
     def serialize(self, value: tuple[int, bool, Any]) -> bytes:
         """Return the time, the side and the key's bytes."""
@@ -35,11 +40,14 @@ class WaitingKeySerde(WrappingSerde[tuple[int, bool, Any]]):
 
 
 @dataclass(eq=False)
-class SideSerde(WrappingSerde[tuple[bool, Any]]):
+class SideSerde(RowSerde[tuple[bool, Any]]):
     """(whether it is the left side's, value): each side has a serde of its own."""
 
     left: Serde[Any]
     right: Serde[Any]
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return {1: self.left if parts and parts[0] else self.right}
 
     def serialize(self, value: tuple[bool, Any]) -> bytes:
         """Return the side and the value's bytes."""
@@ -53,10 +61,13 @@ class SideSerde(WrappingSerde[tuple[bool, Any]]):
 
 
 @dataclass(eq=False)
-class TimedKeySerde(WrappingSerde[tuple[int, Any]]):
+class TimedKeySerde(RowSerde[tuple[int, Any]]):
     """(time, key), in the order of time. With a key of None it is before all others of its time."""
 
     key: Serde[Any]
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return {1: self.key}
 
     def serialize(self, value: tuple[int, Any]) -> bytes:
         """Return the time and the key's bytes."""
@@ -70,10 +81,13 @@ class TimedKeySerde(WrappingSerde[tuple[int, Any]]):
 
 
 @dataclass(eq=False)
-class ValueAndHeadersSerde(WrappingSerde[tuple[Any, Headers]]):
+class ValueAndHeadersSerde(RowSerde[tuple[Any, Headers]]):
     """(value, headers): the number of headers, each one's name and value with their lengths, then the value."""
 
     value: Serde[Any]
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return {0: self.value}
 
     def serialize(self, value: tuple[Any, Headers]) -> bytes:
         """Return the headers and the value's bytes."""
@@ -87,33 +101,3 @@ class ValueAndHeadersSerde(WrappingSerde[tuple[Any, Headers]]):
         if count:
             headers, at = headers_at(data, at, count)
         return self.value.deserialize(data[at:]), headers
-
-
-def sized(part: bytes | None) -> bytes:
-    """Return a part of a row with its length in front; -1 is None."""
-    return _LENGTH.pack(_NONE) if part is None else _LENGTH.pack(len(part)) + part
-
-
-def part_at(data: bytes, at: int) -> tuple[bytes | None, int]:
-    """Return the part whose length is at `at`, and the position behind it."""
-    (length,), start = _LENGTH.unpack_from(data, at), at + _LENGTH.size
-    return (None, start) if length == _NONE else (data[start : start + length], start + length)
-
-
-def headers_bytes(headers: Headers) -> bytes:
-    """Return the name and the value of each header, with their lengths."""
-    parts: list[bytes] = []
-    for name, data in headers:
-        raw = name.encode()
-        parts += (_LENGTH.pack(len(raw)), raw, _LENGTH.pack(_NONE if data is None else len(data)), data or b"")
-    return b"".join(parts)
-
-
-def headers_at(data: bytes, at: int, count: int) -> tuple[Headers, int]:
-    """Return `count` headers that begin at `at`, and the position behind them."""
-    headers = []
-    for _ in range(count):
-        name, at = part_at(data, at)
-        value, at = part_at(data, at)
-        headers.append(((name or b"").decode(), value))
-    return tuple(headers), at

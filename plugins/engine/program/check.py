@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy, deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -22,6 +22,7 @@ from penstock import (
 from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.epoch import begin_epoch
 from penstock.program.compatibility import saved_serdes
+from penstock.program.in_flight import PendingRecordSerde
 from penstock.program.layouts import Layouts, layout_from_data, layout_to_data
 from penstock.store.kept_store import KeptStore, Layout
 from penstock.support.names import changelog_topic, did_you_mean, index_name
@@ -58,6 +59,7 @@ def check_saved(
         old = deepcopy(saved_subtopologies(before))
         parked, back = _park(application.id, before, now, log)
         reasons += _late(application.id, before, back, log)
+        reasons += _in_flight(application.id, before, parked, log)
         for name in parked:
             each = old[parked[name]["subtopology"]]
             each["stores"].pop(name, None)
@@ -153,6 +155,34 @@ def _late(application_id: str, before: ProgramNote, back: Mapping[str, Any], log
                 f"since ({', '.join(moved)}): "
                 "`penstock stores accept` takes it back as it was then, `penstock stores drop` lets it start empty"
             )
+
+
+def _in_flight(application_id: str, before: ProgramNote, parked: Mapping[str, Any], log: Log) -> Iterable[str]:
+    """Return a reason for each store of records in flight that is parked from now on, and has some."""
+    for name, each in parked.items():
+        number = each["subtopology"]
+        is_new = name not in before.get("parked", {})
+        if is_new and str(each["store"].get("value_serde")).startswith(PendingRecordSerde.__name__ + "("):
+            calling = [task for task, state in _engine_states(application_id, before, number, log) if "calls" in state]
+            if calling:
+                yield (
+                    f"store {name!r} has records in flight (task {', '.join(calling)}), whose calls this program does "
+                    "not make: run the program before it until they have their results, for instance with "
+                    "trigger='available_now', or give them up with `penstock stores drop`"
+                )
+
+
+def _engine_states(
+    application_id: str, note: ProgramNote, number: str, log: Log
+) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the id and the engine's state of each task of a sub-topology that has committed."""
+    topics, known = _read_by(note, [number]), log.topics()
+    for task in range(max(map(len, topics.values()), default=0)):
+        name = f"{number}_{task}"
+        inputs = [TopicPartition(each, task) for each, of in topics.items() if task < len(of) and each in known]
+        commit = log.visible_commit(application_id, name, inputs)
+        if commit is not None and commit.engine_state:
+            yield name, json.loads(commit.engine_state)
 
 
 def missed(application_id: str, note: ProgramNote, parked: Mapping[str, Any], log: Log) -> list[str]:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 from penstock import (
-    Application,
     Commit,
     ConfigError,
     FencedError,
@@ -20,20 +19,14 @@ from penstock import (
     OutputBatch,
     RecordBatch,
     RecordRefusedError,
-    SinkNode,
-    SourceNode,
     TaskCommitter,
     TopicPartition,
     UnknownTopicError,
-    default_partitioner,
 )
 from penstock.plugins.engine.task.locations import read_up_to
-from penstock.program.nodes import decorate, reads
-from penstock.program.partitioning import partitions_of_key
-from penstock.program.serdes import serdes_of_topic
 from penstock.task.dead_letter import FailureNote, split_headers
 
-from .stored_id import read_grown, read_stored, stored_application
+from .letter_targets import BY_HEADERS, Targets
 
 _STATE_BYTES = 1_900
 _VERSION = "replay"
@@ -163,76 +156,6 @@ def letters_in(batch: RecordBatch) -> Iterator[Letter]:
             headers,
             note,
         )
-
-
-class Targets:
-    """Where letters may go: what their headers say, where it is not known which application they are of."""
-
-    def choose(self, topic: str, key: bytes, count: int) -> Sequence[int]:
-        """Return the partitions, of `count`, to which records with this serialized key go: by the hash of its bytes."""
-        return (default_partitioner(key, count),)
-
-    def refuses(self, topic: str) -> str | None:
-        """Return why no letter may go to a topic that its headers name: it is no input by its name; None: it may."""
-        internal = topic.startswith("__") or topic.endswith("-changelog")
-        return "an application's changelog, or a topic of the log's own" if internal else None
-
-    def is_moved(self, note: FailureNote) -> bool:
-        """Return whether records with a letter's key now go to another partition than the one it was read from."""
-        return False
-
-
-class ApplicationTargets(Targets):
-    """Where letters of an application may go: to its inputs, and into the partitions that its sinks choose."""
-
-    def __init__(self, application: Application, log: Log) -> None:
-        self._application = application = stored_application(application, log)
-        self._grown = read_grown(read_stored(application.id, log), log)
-        program = application.program
-        self._sources = [each for each in program.nodes.values() if isinstance(each, SourceNode)]
-        self._nodes: dict[str, SinkNode | SourceNode] = {
-            decorate(application.id, topic, program.internal_topics): source
-            for source in self._sources
-            for topic in source.topics
-        }
-        for node in program.nodes.values():
-            if isinstance(node, SinkNode) and isinstance(node.topic, str):
-                self._nodes[decorate(application.id, node.topic, program.internal_topics)] = node
-
-    def choose(self, topic: str, key: bytes, count: int) -> Sequence[int]:
-        """As the sink of the topic does: a windowed key without its window, for instance.
-
-        Where only a source names the topic, its key serde says whether keys are windowed.
-        """
-        if (node := self._nodes.get(topic)) is None:
-            return super().choose(topic, key, count)
-        serde, _ = serdes_of_topic(node.key_serde, None, self._application.settings, f"topic {topic!r}", topic)
-        if isinstance(node, SinkNode) and (node.partitioner or node.partition_by):
-            try:
-                if chosen := partitions_of_key(node, serde, topic, serde.deserialize(key), count):
-                    return chosen
-                raise ValueError("its partitioner drops records with this key")
-            except Exception as error:  # a user's function, and a key that may be why the record failed
-                raise ConfigError(
-                    f"sink {node.name!r} cannot choose a partition of {topic!r} for key {key!r}: {error!r}: leave "
-                    "--app away to send it by the hash of its key"
-                ) from error
-        return super().choose(topic, key[: len(key) - serde.window_bytes], count)
-
-    def refuses(self, topic: str) -> str | None:
-        """Refuse topics that the application does not read: headers can name any topic."""
-        application = self._application
-        if any(reads(source, topic, application.id, application.program.internal_topics) for source in self._sources):
-            return None
-        return f"no source of application {application.id!r} reads it"
-
-    def is_moved(self, note: FailureNote) -> bool:
-        """So is it if the topic has grown since, before the application was resharded, with the state of its keys."""
-        end = self._grown.get(note.topic or "", {}).get(str(note.partition))
-        return end is not None and note.offset is not None and note.offset < end
-
-
-BY_HEADERS = Targets()
 
 
 @dataclass
@@ -525,7 +448,7 @@ class _PartitionReplay:
             now.done.add(letter.kind)
             now.record, now.record_kind = _source_record(letter), letter.kind
             return True
-        to = self.to or letter.source
+        to = self.to or self.targets.topic_now(letter.source)
         refusal = self._refusal(letter, to)
         if (why := str(refusal) if refusal else self._why_not(to)) is not None:
             if refusal and letter.kind not in now.waiting and not self.selection.by_place:

@@ -34,7 +34,7 @@ from penstock.plugins.engine.task.epoch import begin_epoch, current_epoch, of_ep
 from penstock.plugins.engine.task.own_topics import topics_beside
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde, serdes_of_topic
-from penstock.settings.dead_letters import dead_letter_topics
+from penstock.settings.dead_letters import dead_letter_topics, handlers_of
 from penstock.store.specs import declared_serdes
 from penstock.support.names import did_you_mean
 from penstock.support.packages import check_installed
@@ -386,8 +386,7 @@ def _check_sinks(application: Application, log: Log) -> None:
         and node.topic not in program.internal_topics
         and node.topic not in topics
     ]
-    settings = application.settings
-    handlers = (settings.deserialization_handler, settings.processing_handler, settings.production_handler)
+    handlers = handlers_of(application.settings, program).values()
     missing += [f"{topic!r} (dead letters)" for topic in dead_letter_topics(handlers) if topic not in topics]
     if missing:
         several = len(missing) > 1
@@ -402,8 +401,10 @@ def prepare_serdes(application: Application, unused: Collection[tuple[str, str, 
 
     `unused`: serdes of topics that are not called, as ("source" or "sink", topic, "keys" or "values").
     """
-    for where, serde, writes in _serdes(application, unused):
+    for where, serde, writes, are_keys_of_store in _serdes(application, unused):
         try:
+            if are_keys_of_store:
+                serde.check_keys()
             serde.prepare(writes=writes)
         except (ConfigError, SerdeError, SerdeUnavailableError) as error:
             raise ConfigError(f"application {application.id!r}, {where}: {error}") from error
@@ -417,8 +418,8 @@ def check_serdes(application: Application) -> None:
 
 def _serdes(
     application: Application, unused: Collection[tuple[str, str, str]] = ()
-) -> Iterator[tuple[str, Serde[Any], bool]]:
-    """Yield each serde with where it is used, and whether values are written with it.
+) -> Iterator[tuple[str, Serde[Any], bool, bool]]:
+    """Yield each serde with where it is used, whether values are written with it, and whether as keys of a store.
 
     Topics of patterns are left out: which they are is known when records come.
     """
@@ -436,11 +437,11 @@ def _serdes(
             key, value = serdes_of_topic(node.key_serde, node.value_serde, settings, what, name)
             for part, serde in (("keys", key), ("values", value)):
                 if (kind, topic, part) not in unused:
-                    yield f"{what}, {part} of topic {name!r}", serde, kind == "sink"
+                    yield f"{what}, {part} of topic {name!r}", serde, kind == "sink", False
     for store in program.all_stores():
         for name, given in declared_serdes(store).items():
             serde = resolve_serde(given, settings.state_serde, store.name, settings.of_plugins)
-            yield f"store {store.name!r}, {name}", serde, True
+            yield f"store {store.name!r}, {name}", serde, True, name == "key_serde"
 
 
 def check_open_files(prepared: Prepared, log: Log, hosts: int | None) -> None:

@@ -36,7 +36,7 @@ class TaskStatus(Counts):
     restore. `restore_seconds`: time spent opening it. `records_per_second`: records in, over the last minute.
     `last_commit_ms`: time at which the driver got the report of its last commit. `punctuations`: number of punctuator
     calls. `state_bytes`: the size of its local state on disk, up to half a minute old. `restoring`: progress of its
-    restore, if one is running. `visits`: by visitor, as in TaskReport.
+    restore, if one is running. `visits`: by visitor, and `in_flight`: as in TaskReport.
     """
 
     task: str
@@ -51,6 +51,7 @@ class TaskStatus(Counts):
     state_bytes: int | None = None
     restoring: RestoreProgress | None = None
     visits: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    in_flight: int = 0
 
 
 @dataclass(frozen=True)
@@ -124,7 +125,8 @@ class RunStatus(DetailedCounts):
     began. `paused`: the sub-topologies that are paused. `turned_ms`: when the run's loop made its last turn; None
     before the first. `times`: by name as in TaskReport, and then by sub-topology, the data of a histogram.
     `store_changes`: rows that commits wrote, by store. `store_calls`: numbers of gets, of puts and of reads of the
-    store backend, and seconds of these reads, by store. `visits`: the latest of each visitor that was asked for.
+    store backend, and seconds of these reads, by store. `calls`: by node, as in TaskReport. `visits`: the latest of
+    each visitor that was asked for.
     """
 
     application_id: str
@@ -149,6 +151,7 @@ class RunStatus(DetailedCounts):
     times: Mapping[str, Mapping[str, Sequence[float]]] = field(default_factory=dict)
     store_changes: Mapping[str, int] = field(default_factory=dict)
     store_calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
     visits: Sequence[VisitOfRun] = ()
     phase_since_ms: int | None = None
 

@@ -226,7 +226,7 @@ class SavedTask:
     `partitions`: its input partitions. `layouts`: the present and earlier layouts of its stores. `identity`: the
     application's incarnation in the log. `changelog`: where the history was when the application started last, without
     secrets; None if it is in the log. `count`: number of tasks of its sub-topology, which share the keys. `forms`: by
-    store and field, the written forms of its serdes.
+    store and field, the written forms of its serdes. `dropped`: stores that start empty with the next run.
     """
 
     id: str
@@ -236,16 +236,25 @@ class SavedTask:
     changelog: str | None
     count: int = 1
     forms: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    dropped: frozenset[str] = frozenset()
 
     def check_serdes(self, store: str, serdes: Mapping[str, Serde[Any]]) -> None:
-        """Raise IncompatibleStateError where a program's serdes of a store cannot read what is saved, as a start does.
+        """Raise IncompatibleStateError where a program's serdes of a store do not fit what is saved, as a start does.
 
-        `serdes` by field: `key_serde` and `value_serde`.
+        They cannot read it, or write keys with other bytes, by which no row is found. `serdes` by field: `key_serde`
+        and `value_serde`.
         """
         for name, form in self.forms.get(store, {}).items():
-            if name in serdes and (why := serdes[name].unreadable(form)):
+            if name not in serdes:
+                continue
+            if why := serdes[name].unreadable(form):
                 raise IncompatibleStateError(
                     f"store {store!r} was written with {name} {why}: give the program that ran last"
+                )
+            if name == "key_serde" and (why := serdes[name].unfindable(form)):
+                raise IncompatibleStateError(
+                    f"store {store!r} was written with {name} {why}: its rows would not be found by their keys; give "
+                    "the program that ran last"
                 )
 
 
@@ -265,7 +274,9 @@ def saved_tasks(application_id: str, log: Log) -> Mapping[str, SavedTask]:
         layouts = saved_layouts(note, number)
         if layouts.now:
             forms = written_forms(note["fingerprint"]["subtopologies"].get(number, {}).get("stores", {}))
-            found[task] = SavedTask(task, read, layouts, note["identity"], changelog, counts[number], forms)
+            lives = note.get("lives", {})
+            dropped = frozenset(name for name, kept in layouts.now.items() if kept.generation < lives.get(name, 0))
+            found[task] = SavedTask(task, read, layouts, note["identity"], changelog, counts[number], forms, dropped)
     return found
 
 

@@ -55,7 +55,15 @@ def write_grown(layout_id: str, lease: Lease, grown: Mapping[str, Mapping[str, i
 
 def stored_application(application: Application, log: Log) -> Application:
     """Return the application with the id that it has in the log; the same one if it was never resharded."""
-    return renamed(application, read_stored(application.id, log).id)
+    return stored_as(application, read_stored(application.id, log).id)
+
+
+def stored_as(application: Application, stored_id: str) -> Application:
+    """Return the application with the id that its log has it under; it keeps its own one as `given_id`."""
+    made = renamed(application, stored_id)
+    if made is not application:
+        made.given_id = application.given_id or application.id
+    return made
 
 
 def renamed(application: Application, application_id: str) -> Application:

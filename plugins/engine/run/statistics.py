@@ -80,6 +80,7 @@ class RunStatistics:
         self._times: dict[str, dict[str, list[float]]] = {}
         self._store_changes: Counter[str] = Counter()
         self._store_calls: dict[str, Sequence[float]] = {}
+        self._calls: dict[str, Sequence[float]] = {}
 
     # ------------------------------------------------------------------ told by the runner
 
@@ -127,11 +128,13 @@ class RunStatistics:
             punctuations=task.punctuations + report.punctuations,
             state_bytes=task.state_bytes if report.state_bytes is None else report.state_bytes,
             visits=report.visits,
+            in_flight=report.in_flight,
         )
         self._store_changes.update(report.store_changes)
-        for store, calls in report.store_calls.items():
-            before = self._store_calls.get(store, (0,) * len(calls))
-            self._store_calls[store] = [one + other for one, other in zip(before, calls, strict=True)]
+        for so_far, more in ((self._store_calls, report.store_calls), (self._calls, report.calls)):
+            for name, counts in more.items():
+                before = so_far.get(name, (0,) * len(counts))
+                so_far[name] = [one + other for one, other in zip(before, counts, strict=True)]
         subtopology = report.task_id.partition("_")[0]
         for name, data in report.times.items():
             of = self._times.setdefault(name, {})
@@ -167,6 +170,7 @@ class RunStatistics:
                 times={name: dict(of) for name, of in self._times.items()},
                 store_changes=dict(self._store_changes),
                 store_calls=dict(self._store_calls),
+                calls=dict(self._calls),
                 visits=[VisitOfRun.of(each, self._tasks.values()) for each in latest.values()],
                 batches=self.batches,
                 records_per_second=sum(rates.values()),

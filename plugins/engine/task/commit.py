@@ -1,4 +1,4 @@
-"""TaskCommits: the commit of a task, in three steps: changelog, commit point, store.
+"""TaskCommits: the commit of a task, in three steps: changelog, commit point, store; before the second, its targets.
 
 Comes in: a task's work since its last commit. Goes out: outputs, positions, engine state and a new version of the
 state, all of it or nothing.
@@ -9,6 +9,11 @@ state, all of it or nothing.
    `TaskCommitter`: a transaction of the log, or Spark's checkpoint. From here on everything counts.
 3. Store: write the delta to the store backends of this host. They are never ahead of the commit point.
 
+Records for targets outside of the log (`Sink`) are written between steps 1 and 2, each target in a transaction of its
+own that has its position. So a target is ahead of the commit point or equal to it, and never behind; what it has
+already is skipped when the records are processed again. A target without transactions (`StagedSink`) gets there what
+the commit before has decided: after a crash it is written again, and alike.
+
 After an error in step 1 nothing is committed; a delta that was written is an orphan. After an error in step 2 nothing
 is committed, or the outcome is unknown (`TaskCommitter.commit` names the errors). In each case, and after an error in
 step 3, the task is closed, and the next opening reads the last commit from the commit point and brings the stores to
@@ -18,18 +23,20 @@ its version. Nothing continues from memory.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
 from penstock import Commit, OutputBatch, StaleStoreError, TaskCommitter, TopicPartition
 from penstock.store import Changes
+from penstock.task.sinks import SinkWrite, StagedWrite
 from penstock.task.task import Task
 
 from .local_state.directories import disk_bytes
 from .local_state.task_state import TaskState
 from .positions import InputPartitions
 from .report import Histogram, Phases
+from .sinks import OpenSinks
 
 _MOST_UNPROVEN = 10_000
 """After so many records of internal topics without a change of state, write an empty delta to prove the last commit."""
@@ -43,7 +50,8 @@ class PendingCommit:
     """A commit between `TaskCommits.take` and `TaskCommits.finish`.
 
     `delta` has the changes of the state; None if the version stays. `kept` is the commit before it, which the changelog
-    keeps for `reset --from-state`. `measures`: whether `write` measures the local state, for `state_bytes`.
+    keeps for `reset --from-state`. `writes` are for the targets `sinks`. `measures`: whether `write` measures the local
+    state, for `state_bytes`.
     """
 
     state: TaskState
@@ -55,16 +63,21 @@ class PendingCommit:
     phases: Phases
     measures: bool = False
     state_bytes: int | None = None
+    sinks: OpenSinks | None = None
+    writes: Sequence[SinkWrite | StagedWrite] = ()
 
     def write(self) -> None:
-        """Do steps 1 and 2: append the delta to the changelog, and make the commit.
+        """Do steps 1 and 2: append the delta to the changelog, write to targets, and make the commit.
 
-        Another thread may call it while the task rests. Raises as `DeltaChangelog.append` and `TaskCommitter.commit`.
+        Another thread may call it while the task rests. Raises as `DeltaChangelog.append`, `OpenSinks.write` and
+        `TaskCommitter.commit`.
         """
         since, outputs = self.phases.now(), self.outputs
         if self.delta is not None:
             outputs = outputs + self.state.append_delta(self.delta, self.commit.version, self.kept)
             since = self.phases.add("changelog", since)
+        if self.sinks is not None:
+            self.sinks.write(self.writes)
         self.committer.commit(self.commit, outputs)
         since = self.phases.add("write", since)
         if self.measures:
@@ -77,7 +90,7 @@ class TaskCommits:
     """The commits of one open task, in order. The task's thread calls all methods.
 
     `last` is the commit that the state is at. `phases` gets the time that commits take. `inputs`: the task's partitions
-    of a log; None where the commit point is no log.
+    of a log; None where the commit point is no log. `sinks`: its targets outside of the log, if it has a log.
     """
 
     state: TaskState
@@ -85,6 +98,7 @@ class TaskCommits:
     last: Commit
     phases: Phases
     inputs: InputPartitions | None = None
+    sinks: OpenSinks | None = None
 
     def __post_init__(self) -> None:
         self.made = self.produced = 0
@@ -167,7 +181,10 @@ class TaskCommits:
             engine_state, kept = self.inputs.with_topic_ids(engine_state), last
         commit = Commit(positions, version, engine_state)
         measures = bool(state.stores) and since >= self._measure_at
-        self.pending = PendingCommit(state, self.committer, commit, outputs, delta, kept, Phases(phases.now), measures)
+        self.pending = PendingCommit(
+            state, self.committer, commit, outputs, delta, kept, Phases(phases.now), measures,
+            sinks=self.sinks, writes=made.writes,
+        )  # fmt: skip
         return self.pending
 
     def finish(self) -> Commit:

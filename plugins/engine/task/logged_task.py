@@ -13,12 +13,17 @@ from penstock import (
     Application,
     ChangelogError,
     Commit,
+    Failure,
     FencedError,
     IncompatibleStateError,
     Log,
     OffsetOutOfRangeError,
     ProcessingError,
     RecordRefusedError,
+    SinkMovedError,
+    SinkRefusedError,
+    SinkUnavailableError,
+    Stage,
     StoreError,
     TaskCommitter,
     TaskId,
@@ -27,7 +32,8 @@ from penstock import (
     version_counter,
 )
 from penstock.program.layouts import Layouts
-from penstock.task.failures import RetryRequested
+from penstock.task.failures import RetryRequested, key_of
+from penstock.task.sinks import RefusedBySinkError
 from penstock.task.task import Task, partitions_read
 from penstock.task.visits import PORTION, Visit
 
@@ -39,6 +45,7 @@ from .positions import InputPartitions
 from .process_resources import ProcessResources
 from .refusals import NO_COMMIT, check_layout, ways_on
 from .report import Histogram, Phases, TaskCounts, TaskReport
+from .sinks import OpenSinks
 from .task_runner import TaskRunner, is_taken_over
 from .topic_ids import TopicMadeAgainError, differ
 
@@ -46,6 +53,10 @@ _log = logging.getLogger("penstock.worker")
 
 _MAY_BE_OF_SUCCESSOR = ChangelogError, IncompatibleStateError, OffsetOutOfRangeError, ProcessingError, StoreError
 """Errors that a takeover by another process may cause."""
+_AWAY = "target"
+"""The call that failed where a target is away."""
+_FIRST_DELAY_MS, _LONGEST_DELAY_MS = 100, 30_000
+"""The wait after a target was away once, and the longest one."""
 FIRST = "first"
 """The reason why a task is opened by an object that had not opened it before."""
 
@@ -74,6 +85,8 @@ class LoggedTask(TaskRunner):
         self._where = f"application {application.id!r}, task {task_id}"
         self.partitions = tuple(partitions)
         self._refusals: dict[str, list[RecordRefusedError]] = {}
+        self._sinks = OpenSinks(application, task_id, resources.world)
+        self._refused_by_sinks: dict[str, dict[int, SinkRefusedError]] = {}
         self._grace = duration_ms(self._settings.changelog_grace)
         self._has_adopted = False
         self._failed_restore: BaseException | None = None
@@ -166,6 +179,7 @@ class LoggedTask(TaskRunner):
         if failed is not None:
             raise failed
         self.restore()
+        self.open_targets()
         self._start(wall_clock_ms)
         # The caller counts the time of this call.
         self._phases.count({"restore": ahead})
@@ -317,13 +331,23 @@ class LoggedTask(TaskRunner):
             state.backends.release()
             self._opening_seconds += self._phases.now() - began
 
+    def open_targets(self) -> None:
+        """Do the next part of opening, if it is not done: open the targets outside of the log.
+
+        It waits for targets that are slow, in any thread. Raises as `run_batch`.
+        """
+        assert self._commits is not None
+        self._sinks.open(self._inputs.sources, self._inputs.topic_ids, self._log, self._refused_by_sinks)
+        self._commits.sinks = self._sinks
+
     def restore_ahead(self) -> None:
-        """Do as `restore`, in a thread beside the task's.
+        """Do as `restore` and `open_targets`, in a thread beside the task's.
 
         The next opening raises its error, so that it ends as that of an opening does.
         """
         try:
             self.restore()
+            self.open_targets()
         except BaseException as error:
             self._failed_restore = error
 
@@ -336,6 +360,7 @@ class LoggedTask(TaskRunner):
             partition_count=self._inputs.partition_count,
             refusals=self._refusals,
             stopwatch=self._phases.now,
+            sinks=self._sinks.opened,
         )
         task.visits.ask(*self._visits)
         if self._has_adopted:
@@ -347,8 +372,15 @@ class LoggedTask(TaskRunner):
     def cause_of(self, error: BaseException) -> BaseException:
         """Return FencedError for an error that another process causes which has taken the task over, else `error`.
 
-        It deletes files and records that this process needs, writes to the changelog, and to this machine's stores.
+        It deletes files and records that this process needs, and writes to the changelog, to this machine's stores and
+        to targets. Return RetryRequested for a target that is away.
         """
+        if isinstance(error, SinkUnavailableError):
+            return self._retry_of(error)
+        if isinstance(error, SinkMovedError):
+            return FencedError(
+                f"{error}: another process has run the task meanwhile; nothing was changed: open it again"
+            )
         if isinstance(error, _MAY_BE_OF_SUCCESSOR) and self._committer is not None:
             try:
                 is_current = self._committer.is_current()
@@ -378,6 +410,10 @@ class LoggedTask(TaskRunner):
                     error,
                 )
                 return True
+        elif isinstance(error, RefusedBySinkError):
+            self.abandon("record refused")
+            self._refused_by_sinks.setdefault(error.node, {}).update(error.refusals)
+            return True
         elif isinstance(error, TopicMadeAgainError):
             # Kafka deletes a commit with the topics that it is kept beside.
             self._before = None if self._commits is None else self._commits.last
@@ -386,6 +422,13 @@ class LoggedTask(TaskRunner):
         else:
             self.abandon("fenced" if is_taken_over(error) else "failed")
         return False
+
+    def _retry_of(self, error: SinkUnavailableError) -> RetryRequested:
+        """Return the request to open the task again later: after each failure in a row, twice as late."""
+        failure = Failure(Stage.PRODUCTION, error, "", str(self.id), None, None, None)
+        attempt = self._retries.attempt(key_of(failure, _AWAY))
+        delay_ms = min(_FIRST_DELAY_MS << min(attempt - 1, 20), _LONGEST_DELAY_MS)
+        return RetryRequested(replace(failure, attempt=attempt), delay_ms, _AWAY)
 
     def _log_repeated(self, level: int, message: str, *arguments: object) -> None:
         """Write a line that each re-opening brings, once a minute with their number."""
@@ -405,6 +448,7 @@ class LoggedTask(TaskRunner):
         if self._committer is not None or reason != "retry":
             self._waiting = self._committer if reason == "retry" else None
         super().abandon(reason)
+        self._sinks.close()
 
     # ------------------------------------------------------------------ numbers
 
@@ -457,6 +501,8 @@ class LoggedTask(TaskRunner):
                 if each.calls is not None and (taken := each.calls.take())
             },
             visits=task.visits.counts(),
+            calls=task.in_flight.take_counts(),
+            in_flight=task.in_flight.count(),
         )
         for refusals in self._refusals.values():  # sinks look into these lists
             refusals[:] = [refusal for refusal in refusals if not refusal.moves_with_the_clock]

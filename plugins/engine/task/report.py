@@ -94,7 +94,8 @@ class TaskReport(DetailedCounts):
     by name: `latency` from a record's timestamp to the end of its processing, `lateness` against the stream time (both
     by the last record of each stretch of records), and `commit`. `store_changes`: rows that commits wrote, by store.
     `store_calls`: the results of `StoreCalls.take`, by store. `state_bytes`: the size of the local state on disk, where
-    that was measured. `visits`: the result of `Visits.counts`.
+    that was measured. `calls`: by node, how many calls of its records in flight had a result, raised an error or took
+    too long, and their seconds; `in_flight`: the task's records in flight. `visits`: the result of `Visits.counts`.
     """
 
     task_id: str
@@ -109,6 +110,8 @@ class TaskReport(DetailedCounts):
     state_bytes: int | None = None
     store_calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
     visits: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    calls: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    in_flight: int = 0
 
     @property
     def opened(self) -> str:

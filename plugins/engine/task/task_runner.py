@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, TypedDict, Unpack
 
 from penstock import (
     Application,
     FencedError,
     RecordRefusedError,
+    SinkUnavailableError,
     SourceNode,
     StaleStoreError,
     TaskCommitter,
@@ -22,6 +23,7 @@ from penstock import (
 from penstock.program.messages import describe_cause, describe_place
 from penstock.task.failures import FailureKey, RetryRequested
 from penstock.task.input_queue import TaskInput
+from penstock.task.sinks import OpenedSink
 from penstock.task.task import Task
 
 from .commit import TaskCommits
@@ -39,6 +41,7 @@ class TaskOptions(TypedDict, total=False):
     refusals: Mapping[str, Sequence[RecordRefusedError]]
     stopwatch: Callable[[], float]
     takes_whole_batches: bool
+    sinks: Mapping[str, OpenedSink]
 
 
 class TaskRunner:
@@ -81,6 +84,7 @@ class TaskRunner:
             wall_clock_ms=wall_clock_ms,
             attempt=self._retries.attempt,
             repeats=self._resources.repeats,
+            calls=self._resources.world.calls,
             **options,
         )
         self._state.connect(self.task)
@@ -149,11 +153,12 @@ class Retries:
         """Count a failed attempt, at these times."""
         failure = retry.failure
         self._failed[retry.key] = _Failed(failure.attempt, stream_time, wall_clock)
+        what = f"{describe_place(failure, self._application_id)}: {describe_cause(failure.error)}"
+        if isinstance(failure.error, SinkUnavailableError):
+            what = str(failure.error)  # it is about a target, and quotes no record
         self._resources.repeats.log(
             _log, logging.WARNING, ("retry", self._application_id, failure.stage, failure.node),
-            "%s: %s: attempt %d failed; again in %d ms",
-            describe_place(failure, self._application_id), describe_cause(failure.error), failure.attempt,
-            retry.delay_ms,
+            "%s: attempt %d failed; again in %d ms", what, failure.attempt, retry.delay_ms,
         )  # fmt: skip
 
     def wait(self, retry: RetryRequested) -> None:
@@ -161,18 +166,26 @@ class Retries:
         self.note(retry)
         self._resources.wait_ms(retry.delay_ms)
 
-    def forget_done(self, positions: Mapping[TopicPartition, int], stream_time: int, wall_clock: int) -> None:
+    def forget_done(
+        self,
+        positions: Mapping[TopicPartition, int],
+        stream_time: int,
+        wall_clock: int,
+        in_flight: Callable[[], Collection[tuple[str, int, int]]],
+    ) -> None:
         """Forget the attempts at finished work: the task has committed `positions`, and fired what was due.
 
+        `in_flight` returns topic, partition and offset of records that are read, and not done.
         Records of other partitions are read while the task is opened, so they are done, too.
         """
+        places = in_flight() if self._failed else ()
         for key, failed in list(self._failed.items()):
             _, _, topic, partition, offset, _ = key
             if topic is None or partition is None or offset is None:
                 is_done = failed.stream_time <= stream_time and failed.wall_clock <= wall_clock
             else:
                 position = positions.get(TopicPartition(topic, partition))
-                is_done = position is None or offset < position
+                is_done = (position is None or offset < position) and (topic, partition, offset) not in places
             if is_done:
                 del self._failed[key]
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import inf
 
-from penstock import Commit, TaskCommitter, TopicPartition, duration_ms
+from penstock import Commit, SinkUnavailableError, TaskCommitter, TopicPartition, duration_ms
 from penstock.task.failures import RetryRequested
 from penstock.task.progress import Front
+from penstock.task.schedules import NEVER
 from penstock.task.task import Task
 
 from .commit import TaskCommits
@@ -21,6 +22,8 @@ from .report import TaskReport
 
 COMMIT_INTERVAL = "30s"
 """The longest time between two commits inside a batch where `commit_interval` is not set."""
+_RESULT_SECONDS, _LOOK_SECONDS = 1.0, 0.01
+"""How long a batch waits for calls that are under way, unless it is the last one, and between two looks at them."""
 _CHUNK, _SENT_BYTES = 2_000, 256 * 1024
 """Number of records after which the commit limits are checked; bytes of outputs to send early, if the log can."""
 
@@ -41,13 +44,15 @@ class TaskWorker(LoggedTask):
 
         `visit_seconds`: for how long it visits entries after that, a portion at least. `front`: see `Task.plan`. A
         log whose last commit is older than `known`, or that has none, is refused. Raises FencedError when another
-        process took the task over; the handlers' errors; and what log, changelog and stores raise. After an error only
-        the last commit counts, and this object can be used again.
+        process took the task over; SinkUnavailableError for a target that is away; the handlers' errors; and what log,
+        changelog and stores raise. After an error only the last commit counts, and this object can be used again.
         """
         while True:
             try:
                 return self.try_batch(ends, wall_clock_ms, known, visit_seconds=visit_seconds, front=front)
             except RetryRequested as retry:
+                if isinstance(retry.failure.error, SinkUnavailableError):
+                    raise retry.failure.error from retry
                 self._resources.wait_ms(retry.delay_ms)
 
     def try_batch(
@@ -109,12 +114,16 @@ class TaskWorker(LoggedTask):
         if not is_paused:
             task.plan(ends, wall_clock_ms, front)
             self._process_all(task, state, committer, commits, since + seconds)
+            while self._await_results(task, commits, inf if front is not None and front.is_last else _RESULT_SECONDS):
+                self._process_all(task, state, committer, commits, since + seconds)
             next_tick = task.next_wall_clock_call()
             if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
                 # Commit first: the punctuator may outlast the transaction.
                 commits.make(task)
             self._punctuate(task, state, commits, visit_seconds)
         commits.make(task)
+        while task.commit_requested:
+            commits.make(task)  # an external sink writes what the commit before has decided
         since = phases.now()
         last = commits.last
         if state.maintain_changelog(self._grace, self._resources.now_ms(), last, committer.is_current):
@@ -122,8 +131,43 @@ class TaskWorker(LoggedTask):
         phases.add("snapshot", since)
         state.backends.release()
         self._resources.clean_up(self._application)
-        self._retries.forget_done(last.positions, task.stream_time, task.wall_clock)
+        self._retries.forget_done(last.positions, task.stream_time, task.wall_clock, task.in_flight.places)
         return self._report()
+
+    @property
+    def _commit_interval(self) -> int:
+        return duration_ms(self._settings.commit_interval or COMMIT_INTERVAL)
+
+    def _await_results(self, task: Task, commits: TaskCommits, seconds: float) -> bool:
+        """Wait for calls that are under way, or are to be made again, for about so long.
+
+        What has no result after that stays in flight, as state. Return whether records wait that there is room for now.
+        """
+        in_flight, phases, world = task.in_flight, self._phases, self._resources.world
+        began = since = phases.now()
+        interval = self._commit_interval / 1000
+        commit_at = began + interval
+        was_full = in_flight.is_full
+        while not world.calls.are_held:
+            calls, left, due = in_flight.under_way(), began + seconds - since, in_flight.next_retry()
+            again = (due - task.wall_clock) / 1000 + began - since
+            if left <= 0 or (not calls and (due == NEVER or again > left)):
+                break
+            if calls:
+                world.wait(calls, _LOOK_SECONDS)
+            elif again > 0:
+                world.sleep(min(again, _RESULT_SECONDS))
+            since = phases.now()
+            if since > min(commit_at, commits.latest):
+                commits.make(task)
+                commit_at = since + interval
+            in_flight.settle(round((since - began) * 1000))
+            if was_full and not in_flight.is_full:
+                break
+        phases.add("punctuate", began)
+        if in_flight.is_full:
+            task.inputs.rewind()
+        return was_full and not in_flight.is_full
 
     def _punctuate(self, task: Task, state: TaskState, commits: TaskCommits, visit_seconds: float) -> None:
         """Call due punctuators, and continue visits, portion by portion, with the commits that this needs."""
@@ -134,7 +178,7 @@ class TaskWorker(LoggedTask):
             if (
                 task.commit_requested
                 or now > commits.latest
-                or task.output_bytes() + state.size_bytes() > self._settings.commit_bytes
+                or task.output_bytes() + task.sink_bytes() + state.size_bytes() > self._settings.commit_bytes
             ):
                 phases.add("punctuate", since)
                 commits.make(task)
@@ -148,7 +192,7 @@ class TaskWorker(LoggedTask):
         """Process the planned records, and commit on the way at limits; after `until` fetch no more."""
         phases, is_over = self._phases, False
         began = last_commit = phases.now()
-        interval = duration_ms(self._settings.commit_interval or COMMIT_INTERVAL) / 1000
+        interval = self._commit_interval / 1000
         while True:
             since = phases.now()
             for want in () if is_over else task.wants():
@@ -170,7 +214,7 @@ class TaskWorker(LoggedTask):
                 task.commit_requested
                 or since - last_commit > interval
                 or since > commits.latest
-                or waiting + state.size_bytes() > self._settings.commit_bytes
+                or waiting + task.sink_bytes() + state.size_bytes() > self._settings.commit_bytes
             ):
                 commits.make(task)
                 last_commit = phases.now()

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from penstock import ConfigError, LogError
-from penstock.settings.dead_letters import dead_letter_topics
-from penstock.settings.settings import HANDLERS
+from penstock.settings.dead_letters import dead_letter_topics, handlers_of
 from penstock.support.printable import on_one_line
 
 from .command import Group, options
@@ -84,7 +83,7 @@ def list_letters(target: str, topics: Sequence[str], as_json: bool, **where: Any
     from penstock.plugins.engine.program.dead_letters import count_letters
 
     application = find_application(target, **where)
-    names = topics or dead_letter_topics(getattr(application.settings, name) for name in HANDLERS)
+    names = topics or dead_letter_topics(handlers_of(application.settings, application.program).values())
     if not names:
         raise ConfigError(
             f"no handler of {application.id!r} names a dead-letter topic (DeadLetter, or Retry with one behind it): "
@@ -167,8 +166,8 @@ def replay(
     The headers of a letter name the topic. With --app it must be one that the application reads. Letters that cannot go
     back wait, and the command ends with 1 when it has sent the others.
     """
-    from penstock.plugins.engine.program.dead_letters import BY_HEADERS, ApplicationTargets
     from penstock.plugins.engine.program.dead_letters import replay as run_replay
+    from penstock.plugins.engine.program.letter_targets import BY_HEADERS, ApplicationTargets
 
     selection, where = _selection(given)
     with open_log(find_settings(**where)) as log:

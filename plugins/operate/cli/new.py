@@ -23,14 +23,15 @@ _NEEDED = (DISTRIBUTION, "setuptools", "pytest", "hypothesis")
 @verb(
     ("A package with a processor and its tests", "penstock new processor acme-sessions"),
     ("A package with a store backend", "penstock new backend acme-engine --directory engines/acme"),
+    ("A package with a sink", "penstock new sink acme-table"),
     target=False,
 )
-@click.argument("kind", type=click.Choice(["processor", "backend"]))
+@click.argument("kind", type=click.Choice(["processor", "backend", "sink"]))
 @click.argument("name")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where it is written. [default: a folder NAME]")
 @verbose_option
 def new(kind: str, name: str, directory: Path | None) -> None:
-    """Write a Python package NAME with a plugin: a processor, or a store backend.
+    """Write a Python package NAME with a plugin: a processor, a store backend or a sink.
 
     It has tests with hypothesis (the contract suites), a workflow that runs them, and the entry point by which penstock
     finds it. It works as it is; put your own code in place of its example.
@@ -56,7 +57,7 @@ def new(kind: str, name: str, directory: Path | None) -> None:
     place = directory or Path(name)
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise ConfigError(f"{place} is there already: name an empty directory (--directory), or another package")
-    component = f"{prefixes_of(name)[0]}.{'count' if kind == 'processor' else 'sqlite'}"
+    component = f"{prefixes_of(name)[0]}.{_NAMES[kind]}"
     written = files(kind, name, component)
     for path, text in written.items():
         file = place / path
@@ -70,10 +71,12 @@ _OF_ALL = ("pyproject.toml", "README.md", ".github/workflows/test.yml", "src/$MO
 _OF_KIND = {
     "processor": ("src/$MODULE/processor.py", "pipeline.py", "tests/test_processor.py"),
     "backend": ("src/$MODULE/backend.py", "tests/test_backend.py"),
+    "sink": ("src/$MODULE/sink.py", "tests/test_sink.py"),
 }
 """The files of a package; `templates/` has the text of each under its name."""
-_TARGETS = {"processor": "processor:Count", "backend": "backend:Backend"}
-KINDS = {"processor": "processor", "backend": "store backend"}
+_TARGETS = {"processor": "processor:Count", "backend": "backend:Backend", "sink": "sink:TableSink"}
+_NAMES = {"processor": "count", "backend": "sqlite", "sink": "table"}
+KINDS = {"processor": "processor", "backend": "store backend", "sink": "sink"}
 
 
 def files(kind: str, name: str, component: str) -> dict[str, str]:

@@ -31,6 +31,8 @@ from penstock import (
     PluginError,
     Serde,
     Setting,
+    Sink,
+    StagedSink,
     StateStore,
     StoreBackend,
     Topology,
@@ -147,20 +149,22 @@ def _has_hooks(point: EntryPoint) -> bool:
 # ---------------------------------------------------------------- by kind: what is wrong, or None
 
 
-_BASES: Mapping[str, type] = {
-    "serde": Serde,
-    "store backend": StoreBackend,
-    "store kind": StateStore,
-    "log": Log,
-    "metrics reporter": MetricsReporter,
+_BASES: Mapping[str, tuple[type, ...]] = {
+    "serde": (Serde,),
+    "store backend": (StoreBackend,),
+    "store kind": (StateStore,),
+    "log": (Log,),
+    "metrics reporter": (MetricsReporter,),
+    "sink": (Sink, StagedSink),
 }
 
 
 def _of_another_kind(kind: str, found: Any) -> str | None:
-    base = _BASES.get(kind)
-    if base is None or not isinstance(found, type) or issubclass(found, base):
+    bases = _BASES.get(kind)
+    if bases is None or not isinstance(found, type) or issubclass(found, bases):
         return None
-    return f"class {found.__name__} is not derived from penstock.{base.__name__}"
+    names = " or ".join(f"penstock.{base.__name__}" for base in bases)
+    return f"class {found.__name__} is not derived from {names}"
 
 
 def _processor(found: Any) -> str | None:
@@ -290,6 +294,7 @@ _CHECKS: Mapping[str, Callable[[Any], str | None]] = {
     "log": _called_with("location", "settings"),
     "changelog": _changelog,
     "renderer": _renderer,
+    "sink": _abstract,
     "engine": _engine,
     "metrics reporter": _called_with("application_id", "settings"),
     "companion": _companion,

@@ -23,7 +23,7 @@ from .output import note, print_json, print_table
 @click.option(
     "--kind",
     metavar="KIND",
-    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, renderer, engine, "
+    help="Only this kind: processor, 'store backend', 'store kind', serde, log, changelog, sink, renderer, engine, "
     "companion, 'metrics reporter', setting, 'settings vocabulary' or command.",
 )
 @click.option(
@@ -39,7 +39,7 @@ from .output import note, print_json, print_table
 def plugins(ctx: click.Context, kind: str | None, check: bool, trace: bool, as_json: bool) -> None:
     """List installed plugins.
 
-    Processors, store backends and kinds, serdes, logs, changelogs, renderers, engines, companions, metrics reporters, settings, vocabularies of settings and commands.
+    Processors, store backends and kinds, serdes, logs, changelogs, sinks, renderers, engines, companions, metrics reporters, settings, vocabularies of settings and commands.
 
     A plugin comes with any package that has an entry point in the group `penstock`. What cannot be
     loaded is listed with the reason, and harms nothing else.

@@ -120,10 +120,14 @@ def _parquet(reading: StoreReading, file: Any) -> Any:
     with needed("Parquet"):
         from pyarrow import parquet
 
-    from penstock.plugins.state.copies.arrow_columns import ArrowColumns
+    from penstock.plugins.state.copies.arrow_columns import ArrowColumns, is_json_text
+    from penstock.plugins.state.copies.contents import reading_serdes
 
     arrow = ArrowColumns(reading.application, reading.store)
-    with parquet.ParquetWriter(file, arrow.schema, compression="zstd") as writer:
+    serdes = _by_part(reading_serdes(reading.application, reading.store))
+    texts = [name for name, serde in serdes.items() if is_json_text(serde)]
+    schema = arrow.schema.with_metadata({_JSON_TEXT: json.dumps(texts)})
+    with parquet.ParquetWriter(file, schema, compression="zstd") as writer:
         while True:
             portion, task, version = yield
             writer.write_batch(arrow.batch(portion, task, version))
@@ -311,8 +315,11 @@ def import_store(target: str, store: str, file: Path, form: str | None, task: st
         _, builder = declared_store(stored, store)
         read = _of_parquet if form == "parquet" else _of_lines
         filled = fill_store(stored, log, store, lambda: read(opened, file, stored, builder), lease, task=task)
+    left = filled.rows - filled.expired - filled.replaced - filled.evicted
     expired = f"; {count(filled.expired, 'row')} had expired" if filled.expired else ""
-    note(f"{count(filled.rows - filled.expired, 'entry', 'entries')} of {store}{expired}")
+    replaced = f"; {count(filled.replaced, 'row')} had the key of a later row, which counts" if filled.replaced else ""
+    evicted = f"; {count(filled.evicted, 'row')} had no room beside later ones" if filled.evicted else ""
+    note(f"{count(left, 'entry', 'entries')} of {store}{expired}{replaced}{evicted}")
 
 
 @contextmanager
@@ -339,7 +346,8 @@ def _of_lines(opened: Path, file: Path, application: Application, store: StoreBu
 
     from .text import headers_from_json
 
-    read = {name: serde.from_json for name, serde in _by_part(reading_serdes(application, store)).items()}
+    serdes = _by_part(reading_serdes(application, store))
+    read = {name: serde.key_from_json if name == "key" else serde.from_json for name, serde in serdes.items()}
     with opened.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -371,16 +379,18 @@ def _of_parquet(opened: Path, file: Path, application: Application, store: Store
     with needed("Parquet"):
         from pyarrow import ArrowInvalid, parquet
 
-    from penstock.plugins.state.copies.arrow_columns import is_json_text
     from penstock.plugins.state.copies.contents import reading_serdes
 
-    read = {
-        name: _from_text(serde) if is_json_text(serde) else _as_it_is(serde)
-        for name, serde in _by_part(reading_serdes(application, store)).items()
-    }
+    serdes = _by_part(reading_serdes(application, store))
     number = 0
     try:
         with parquet.ParquetFile(opened) as rows:
+            noted = (rows.schema_arrow.metadata or {}).get(_JSON_TEXT.encode())
+            texts = None if noted is None else json.loads(noted)
+            read = {
+                name: _of_column(serde, name, None if texts is None else name in texts)
+                for name, serde in serdes.items()
+            }
             for batch in rows.iter_batches(_PORTION):
                 for row in batch.to_pylist():
                     number += 1
@@ -399,16 +409,30 @@ def _made(row: Any, read: Readers) -> Mapping[str, Any]:
     return {**row, **{name: read[name](row[name]) for name in read if name in row}}
 
 
-def _as_it_is(serde: Serde[Any]) -> Callable[[Any], Any]:
-    """Return the function from a value of a column of the serde's own type."""
+_JSON_TEXT = "penstock.json_text"
+"""In the metadata of a file, which of `key` and `value` are JSON text, as a JSON list. Files of others have none."""
+
+
+def _of_column(serde: Serde[Any], part: str, is_text: bool | None) -> Callable[[Any], Any]:
+    """Return the function from a value of a column: of the serde's own type, or JSON text (`is_text`, if noted).
+
+    It depends on the serde of the store that was exported: objects and lists of a type are either, by their fields.
+    """
     from penstock.plugins.serdes.typed.base import TypedSerde
-    from penstock.plugins.state.copies.arrow_columns import without_absent
+    from penstock.plugins.state.copies.arrow_columns import has_parts, is_json_text, without_absent
 
-    if isinstance(serde, TypedSerde):
+    from_json = serde.key_from_json if part == "key" else serde.from_json
+    if is_text is None:
+        is_text = is_json_text(serde) or has_parts(serde)
+    if not isinstance(serde, TypedSerde):
+
+        def own(value: Any) -> Any:
+            return serde.deserialize(serde.serialize(value))
+    else:
         schema = serde.json_schema()
-        return lambda value: serde.of_plain(without_absent(value, schema))
-    return lambda value: serde.deserialize(serde.serialize(value))
+        of_plain = serde.key_from_json if part == "key" else serde.of_plain
 
+        def own(value: Any) -> Any:
+            return of_plain(without_absent(value, schema))
 
-def _from_text(serde: Serde[Any]) -> Callable[[Any], Any]:
-    return lambda text: serde.from_json(json.loads(text))
+    return lambda value: from_json(json.loads(value)) if is_text and isinstance(value, str) else own(value)

@@ -47,6 +47,7 @@ class TextSerde:
         made = make_serde(serde, f"serde of {'keys' if is_key else 'values'}") if isinstance(serde, str) else serde
         self.serde: Serde[Any] = checked(made).configure(config or {}).bind(topic, is_key=is_key)
         self._what = "key" if is_key else "value"
+        self._of_json = self.serde.key_from_json if is_key else self.serde.from_json
         self._is_text = type(made) is StrSerde
         self._is_bytes = type(made) is BytesSerde
 
@@ -69,7 +70,7 @@ class TextSerde:
     def from_json(self, value: Any) -> bytes:
         """Return a JSON value, serialized. Raises SerdeError."""
         try:
-            return self.serde.serialize(self.serde.from_json(value))
+            return self.serde.serialize(self._of_json(value))
         except PenstockError:
             raise
         except Exception as error:  # a serde of another package may raise anything
@@ -107,7 +108,7 @@ def topic_serdes(
 
     The names given win; then what the application's sources and sinks say about the topic; then its settings.
     """
-    said_key, said_value = _said_by(topic, app)
+    said_key, said_value = program_serdes(topic, app)
     config = settings.of_plugins
     return (
         TextSerde(key or said_key or settings.key_serde or "str", topic, is_key=True, config=config),
@@ -115,7 +116,8 @@ def topic_serdes(
     )
 
 
-def _said_by(topic: str, app: str | None) -> tuple[SerdeLike, SerdeLike]:
+def program_serdes(topic: str, app: str | None) -> tuple[SerdeLike, SerdeLike]:
+    """Return the serdes of a topic's keys and values in the program that `app` names; None where it names none."""
     if app is None:
         return None, None
     from .target import load_program

@@ -113,7 +113,7 @@ def _head(view: View, width: int) -> list[RenderableType]:
     for name, values, now in (
         ("in", [None if each.rate is None else each.rate.records_in for each in history], ""),
         ("latency", [each.latency for each in history], latency(history[-1].latency if history else None)),
-        ("lag", [each.lag for each in history], f"{view.total_lag:,}"),
+        ("lag", [each.lag for each in history], f"{view.total_lag:,}" if view.is_lag_known else ""),
         ("memory", [each.memory_bytes for each in history], size(memory) if memory is not None else ""),
     ):
         lines.append(Text.assemble((f"{name:8}", "cyan"), sparkline(values, bars), f" {now}"))

@@ -40,6 +40,7 @@ VERBS: Components = {
         "topics",
         "produce",
         "consume",
+        "copy",
         "plugins",
         "new",
         "simulate",

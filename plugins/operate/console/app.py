@@ -231,18 +231,11 @@ class Console:
         right = self._rights.of_token((await self._form(request)).get("token", "").strip())
         if right is Right.NONE:
             return self._login_page(request, 401, "This is not a token of the server.")
-        answer = _redirect("./")
-        answer.set_cookie(
-            cookie_name(request), self._rights.cookie(right), max_age=SESSION_SECONDS, path=_folder(request),
-            httponly=True, samesite="strict", secure=_is_secure(request),
-        )  # fmt: skip
-        return answer
+        return _with_cookie(_redirect("./"), request, self._rights.cookie(right), SESSION_SECONDS)
 
     async def _logout(self, request: Request) -> Response:
         await self._form(request)
-        answer = _redirect("./")
-        answer.delete_cookie(cookie_name(request), path=_folder(request))
-        return answer
+        return _with_cookie(_redirect("./"), request, "", 0)
 
     async def _form(self, request: Request) -> dict[str, str]:
         """Return the fields of a form that a page of ours has sent. Raises Refused for any other request."""
@@ -330,11 +323,18 @@ def _redirect(to: str) -> Response:
     return Response(b"", 303, {**_HEADERS, "Location": to})
 
 
+def _with_cookie(answer: Response, request: Request, value: str, seconds: int) -> Response:
+    """Return an answer that sets the cookie for so long; for 0 seconds it ends the one that is there.
+
+    It names no path: a browser then takes that of the pages, also behind a proxy that adds to the front of it.
+    """
+    answer.set_cookie(
+        cookie_name(request), value, max_age=seconds, path=None, httponly=True, samesite="strict",
+        secure=_is_secure(request),
+    )  # fmt: skip
+    return answer
+
+
 def _is_secure(request: Request) -> bool:
     """Return whether the browser speaks TLS, to this server or to a proxy in front of it: its origin says so."""
     return request.url.scheme == "https" or request.headers["origin"].lower().startswith("https:")
-
-
-def _folder(request: Request) -> str:
-    """Return the path that the pages are below."""
-    return request.url.path.rpartition("/")[0] or "/"

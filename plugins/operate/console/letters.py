@@ -14,11 +14,9 @@ from typing import Any
 
 from penstock import Application, ConfigError, FencedError, Log, PenstockError, TopicPartition
 from penstock.plugins.engine.program.dead_letters import (
-    ApplicationTargets,
     Letter,
     Replayed,
     Selection,
-    Targets,
     batches_from,
     letters_in,
     partitions_of,
@@ -26,10 +24,10 @@ from penstock.plugins.engine.program.dead_letters import (
     replay,
     replayed,
 )
+from penstock.plugins.engine.program.letter_targets import ApplicationTargets, NoPartitionError, Targets
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries.http.guard import Refused
-from penstock.settings.dead_letters import dead_letter_topics
-from penstock.settings.settings import HANDLERS
+from penstock.settings.dead_letters import dead_letter_topics, handlers_of
 from penstock.support.printable import on_one_line
 
 from . import watch
@@ -89,7 +87,7 @@ class Letters:
         self._application = application
         self._settings = settings
         self._hides = hides
-        self._topics = dead_letter_topics(getattr(settings, name) for name in HANDLERS)
+        self._topics = dead_letter_topics(handlers_of(settings, application.program).values())
         self._replaying = threading.Lock()
         self._forms: OrderedDict[tuple[str | None, ...], Done] = OrderedDict()
         """The forms that were sent, by what each named, with the result."""
@@ -185,6 +183,13 @@ class Letters:
                 409, "other_replay", "Another replay of this topic began meanwhile, and has taken over: this one has "
                 "ended, and what it had sent counts. Load the page of dead letters again, to see what is left."
             ) from error  # fmt: skip
+        except NoPartitionError:
+            if not self._hides:
+                raise
+            raise Refused(
+                409, "no_partition", "A sink of the program cannot choose a partition for the key of a letter, which "
+                "is not shown here. `penstock dlq replay` without --app sends it by the hash of its key."
+            ) from None  # fmt: skip
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
         for (name, why), count in done.held.items():

@@ -68,14 +68,15 @@ def _facts(view: View, run: RunStatus) -> list[tuple[str, str, str]]:
     tasks, rate = view.tasks(), view.interval.rate
     open_tasks = sum(each.status is not None and each.status.is_open for each in tasks)
     since = length((run.written_ms - run.started_ms) / 1000) if is_running else ago(run.written_ms, view.now_ms)
-    seconds_left = view.total_lag / rate.records_in if rate is not None and rate.records_in else None
+    has_rate = rate is not None and rate.records_in and view.is_lag_known
+    seconds_left = view.total_lag / rate.records_in if rate is not None and has_rate else None
     rows = [
         ("running for" if is_running else "ended", since if is_running else f"{since} ago", ""),
         ("as of", f"{ago(run.written_ms, view.now_ms)} ago", ""),
         ("records in", per_second(rate.records_in if rate else run.records_per_second if is_running else None), ""),
         ("records out", per_second(rate.records_out if rate else None), ""),
         ("latency of 99 %", latency(view.interval.latency), ""),
-        ("lag", _number(view.total_lag), ""),
+        ("lag", _number(view.total_lag) if view.is_lag_known else "-", ""),
         ("time to read the lag", "-" if seconds_left is None else length(seconds_left), ""),
         ("tasks open", f"{open_tasks:,} of {len(tasks):,}", "warn" if is_running and open_tasks < len(tasks) else ""),
         ("task hosts", _number(len(run.hosts)), ""),

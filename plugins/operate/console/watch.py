@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -15,6 +16,7 @@ from penstock.plugins.engine.program.run_status import RUNNING, RunStatus, Statu
 from penstock.plugins.engine.program.stored_id import stored_application
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.report import added
+from penstock.support.repeats import Repeats
 
 from .wording import visiting
 
@@ -25,7 +27,9 @@ MOST_SAMPLES = 720
 _IDLE_SECONDS = 3_600.0
 LOG_TIMEOUT = "10s"
 """How long a page waits for the log. Tasks wait longer (`task_timeout`), but pages share a few threads."""
-NEVER_RAN = "never started"
+NEVER_RAN, UNKNOWN = "never started", "unknown"
+
+_log = logging.getLogger("penstock.console")
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class View:
 
     `run`: the latest status that a driver wrote; None if there is none. `lag`: of each partition that a task reads.
     `interval`: the run between its last two statuses, while it goes on. `samples`: the oldest first. `error`: why the
-    log could not be read; the rest is then as of the look before.
+    log could not be read, or the lag alone; what could not be read is then as of the look before.
     """
 
     application_id: str
@@ -93,8 +97,10 @@ class View:
 
     @property
     def state(self) -> str:
-        """The state of the run, or "never started"."""
-        return NEVER_RAN if self.run is None else self.run.state(self.now_ms)
+        """The state of the run, "never started", or "unknown": the log could not be read."""
+        if self.run is None:
+            return NEVER_RAN if self.error is None else UNKNOWN
+        return self.run.state(self.now_ms)
 
     @property
     def phase(self) -> str:
@@ -112,6 +118,11 @@ class View:
         if self.run is None:
             return ""
         return self.run.health(self.now_ms).reason if self.state == RUNNING else self.run.error or ""
+
+    @property
+    def is_lag_known(self) -> bool:
+        """Whether the lag could be read, now or at a look before."""
+        return self.error is None or bool(self.lag)
 
     @property
     def total_lag(self) -> int:
@@ -139,15 +150,23 @@ class Watch:
         self._view = View(application.id, self._clock.now_ms())
 
     def look(self) -> View:
-        """Return the application now; without the log, the view of the look before with the error."""
+        """Return the application now; without the log, the view of the look before with the error.
+
+        Without a topic of the program, so is the lag alone: a run of another program needs no such topic.
+        """
         before, now_ms = self._view, self._clock.now_ms()
         try:
             self._follow_layout()
             run = self._status.read()
-            lag = present_lag(self._application, self.log)
         except PenstockError as error:
             self._view = replace(before, now_ms=now_ms, error=error)
             return self._view
+        lag: Sequence[PartitionLag] = before.lag if before.application_id == self._application.id else ()
+        failure: PenstockError | None = None
+        try:
+            lag = present_lag(self._application, self.log)
+        except PenstockError as error:
+            failure = error
         is_same = run is not None and before.run is not None and run.written_ms == before.run.written_ms
         is_running = run is not None and run.state(now_ms) == RUNNING
         # A run that is over, or lost, writes no more: its last rates would be shown for ever.
@@ -155,8 +174,9 @@ class Watch:
         memory = None if run is None or not is_running else sum(each.rss_bytes for each in run.hosts)
         state = 0 if run is None else sum(each.state_bytes or 0 for each in run.tasks)
         total = sum(each.lag for each in lag)
-        self._samples.append(Sample(now_ms, interval.rate, interval.latency, total, memory, state))
-        self._view = View(self._application.id, now_ms, run, lag, interval, tuple(self._samples))
+        if failure is None:
+            self._samples.append(Sample(now_ms, interval.rate, interval.latency, total, memory, state))
+        self._view = View(self._application.id, now_ms, run, lag, interval, tuple(self._samples), failure)
         return self._view
 
     def _follow_layout(self) -> None:
@@ -225,6 +245,7 @@ class Watching:
         self._thread: threading.Thread | None = None
         self._asked_at = 0.0
         self._view = View(application.id, 0)
+        self._repeats = Repeats(SystemClock().now_ms)
 
     def view(self) -> View:
         """Return the application as of the last look; the first question waits for one."""
@@ -234,8 +255,8 @@ class Watching:
                 try:
                     watch = Watch(self._application, open_log(self._application.settings))
                 except PenstockError as error:
-                    return replace(self._view, now_ms=SystemClock().now_ms(), error=error)
-                self._view = watch.look()
+                    return self._logged(replace(self._view, now_ms=SystemClock().now_ms(), error=error))
+                self._view = self._look(watch)
                 self._thread = threading.Thread(target=self._run, args=[watch], name="penstock-console", daemon=True)
                 self._thread.start()
             return self._view
@@ -243,16 +264,28 @@ class Watching:
     def _run(self, watch: Watch) -> None:
         with closing(watch.log):
             while not self._ending.wait(self._interval):
-                try:
-                    view = watch.look()
-                except Exception as error:  # pages that show an old view for ever would seem right
-                    failed = PenstockError(f"{type(error).__name__}: {error}")
-                    view = replace(self._view, now_ms=SystemClock().now_ms(), error=failed)
+                view = self._look(watch)
                 with self._lock:
                     self._view = view
                     if time.monotonic() > self._asked_at + _IDLE_SECONDS:
                         self._thread = None
                         return
+
+    def _look(self, watch: Watch) -> View:
+        try:
+            return self._logged(watch.look())
+        except Exception as error:  # pages that show an old view for ever would seem right
+            failed = PenstockError(f"{type(error).__name__}: {error}")
+            return self._logged(replace(self._view, now_ms=SystemClock().now_ms(), error=failed))
+
+    def _logged(self, view: View) -> View:
+        """Return a view, after a line in the log if it has an error: pages say that there is one."""
+        if view.error is not None:
+            self._repeats.log(
+                _log, logging.WARNING, type(view.error).__name__, "application %r cannot be watched: %s",
+                view.application_id, view.error,
+            )  # fmt: skip
+        return view
 
     def close(self) -> None:
         """End the thread; idempotent."""

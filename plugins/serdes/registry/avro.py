@@ -37,6 +37,8 @@ with needed("serde 'avro'", "avro"):
     from .base import RegistryOptions, RegistrySerde, declared_schema
     from .client import MockRegistryClient, RegistryClient
 
+from ..typed.base import no_such_field
+from ..typed.read_back import lost_field
 from ..typed.set_order import has_defaults_in_class, inside, to_builtins
 from ..typed.shipped import classes_inside, prepare_classes, restore_fields
 
@@ -136,6 +138,12 @@ class AvroSerde(RegistrySerde[T]):
             return self.deserialize(self.serialize(msgspec.convert(plain, self.value_type, builtin_types=_NATURAL)))
         except msgspec.ValidationError as error:
             raise SerdeError(f"serde 'avro': {error}") from error
+
+    def key_from_json(self, data: Any) -> T:
+        key = self.from_json(data)
+        if self.value_type is not None and (lost := lost_field(from_json(data), from_json(self.to_json(key)))):
+            raise no_such_field("avro", lost, self.value_type)
+        return key
 
     def _as_schema(self) -> Schema:
         return _schema_of(self.schema)

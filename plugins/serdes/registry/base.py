@@ -131,6 +131,16 @@ class RegistrySerde(Serde[T]):
         except PenstockError as error:
             raise type(error)(f"serde {self.name!r}: {error}") from error
 
+    def check_keys(self) -> None:
+        """Refuse to write keys by the newest schema: after its next version no row of before would be found."""
+        if self.schema is None:
+            subject = "its subject" if self._subject is None else f"subject {self._subject!r}"
+            raise SerdeError(
+                f"serde {self.name!r}: rows are found by the bytes of their keys, and without a schema of its own "
+                f"these change with the next version of {subject}: give the serde the schema of the keys (a file or "
+                "text), or take another serde for them, such as of(TYPE)"
+            )
+
     def _prepare_reading(self) -> None:
         newest = self.client.latest(self.subject())
         if newest is not None and (found := self._differences(newest.schema)):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import operator
 from collections.abc import Callable, Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar, Unpack, overload
 
@@ -27,6 +28,8 @@ from ..typed.json_schemas import changes, closed, essence
 
 T = TypeVar("T")
 _FORM = "json_schema"
+_TEXT = "$comment"
+"""The keyword of a written form that has the check sum of the schema's text; it says nothing about values."""
 
 
 class JsonSchemaSerde(RegistrySerde[T]):
@@ -67,8 +70,22 @@ class JsonSchemaSerde(RegistrySerde[T]):
         return declared.get("title") if isinstance(declared, dict) else None
 
     def written_form(self) -> str:
-        """Return the parts of the schema that say which values fit."""
-        return _FORM if self.schema is None else f"{_FORM}({_text(essence(json.loads(self.schema)))})"
+        """Return the parts of the schema that say which values fit, and a check sum of all of it."""
+        if self.schema is None:
+            return _FORM
+        return f"{_FORM}({_text({**self._essence(), _TEXT: sha256(self.schema.encode()).hexdigest()[:16]})})"
+
+    def unfindable(self, form: str) -> str:
+        """Return why keys have other bytes than in `form`: the id of the schema, which is that of its whole text."""
+        if form in (self.written_form(), f"{_FORM}({_text(self._essence())})"):  # earlier forms have no check sum
+            return ""
+        return (
+            "another schema, or one in which a title, a description, a default or the order of fields has changed, and "
+            "the id of the schema is in front of each key"
+        )
+
+    def _essence(self) -> dict[str, Any]:
+        return essence(json.loads(self.schema or "{}"))
 
     def unreadable(self, form: str) -> str:
         """Return why values of the schema in `form` do not fit this one; "" if they do."""
@@ -84,6 +101,9 @@ class JsonSchemaSerde(RegistrySerde[T]):
 
     def from_json(self, data: Any) -> T:
         return super().from_json(data) if self._typed is None else self._typed.from_json(data)
+
+    def key_from_json(self, data: Any) -> T:
+        return super().key_from_json(data) if self._typed is None else self._typed.key_from_json(data)
 
     def _as_schema(self) -> Schema:
         return Schema.from_dict({"schema": self.schema, "schemaType": "JSON"})
@@ -110,9 +130,8 @@ class JsonSchemaSerde(RegistrySerde[T]):
         return self._changes(written.schema_str)
 
     def _changes(self, before: str) -> str:
-        now = essence(json.loads(self.schema or "{}"))
         try:
-            return "; ".join(changes(essence(json.loads(before)), now))
+            return "; ".join(changes(essence(json.loads(before)), self._essence()))
         except (KeyError, TypeError, AttributeError):  # a schema of another kind than types have: the registry decides
             return ""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable
+from hashlib import sha256
 from typing import Any, TypeVar, Unpack
 
 from penstock import ConfigError, SerdeError
@@ -14,7 +15,7 @@ from penstock.support.text_form import from_json, to_json
 with needed("serde 'protobuf'", "protobuf"):
     from confluent_kafka.schema_registry import Schema
     from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
-    from google.protobuf.descriptor import Descriptor, FieldDescriptor
+    from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
     from google.protobuf.json_format import Error, MessageToDict, ParseDict, ParseError
     from google.protobuf.message import DecodeError, Message
 
@@ -26,6 +27,11 @@ _WHOLE = "!protobuf"
 """The name in the text form that has the bytes of a message."""
 _WITHOUT_JSON = (Error, ValueError, TypeError, OverflowError)
 """What Protobuf raises for a message or JSON that it cannot convert."""
+_TEXT = ""
+"""Stands beside the names of messages in a written form, for the check sum of the schema's text."""
+_OF_ALL = ("google/protobuf/", "google/type/", "confluent/")
+"""The beginnings of the names of files that are not registered with a schema that imports them."""
+_Fields = dict[str, dict[str, list[str]]]
 _FORMAT = {"use.deprecated.format": False}
 
 
@@ -47,6 +53,7 @@ class ProtobufSerde(RegistrySerde[M]):
             raise ConfigError(f"serde 'protobuf': expected a class that protoc has made, found {message!r}")
         self._message = message
         self._fields = _fields(message.DESCRIPTOR, {})
+        self._text = _check_sum(message.DESCRIPTOR.file)
         super().__init__(message.DESCRIPTOR.full_name, **options)
 
     def serialize(self, value: M) -> bytes:
@@ -62,8 +69,20 @@ class ProtobufSerde(RegistrySerde[M]):
         return self.schema
 
     def written_form(self) -> str:
-        """Return numbers and types of all fields: names are not in the bytes."""
-        return f"{_FORM}({json.dumps([self.schema, self._fields], separators=(',', ':'), sort_keys=True)})"
+        """Return numbers and types of all fields, since names are not in the bytes, and a check sum of the schema."""
+        return self._form({**self._fields, _TEXT: {"sha256": [self._text]}})
+
+    def unfindable(self, form: str) -> str:
+        """Return why keys have other bytes than in `form`: the id of the schema, which is that of a whole file."""
+        if form in (self.written_form(), self._form(self._fields)):  # earlier forms have no check sum
+            return ""
+        return (
+            f"another schema of {self.schema}, or one of a file in which, or in whose imports, something else has "
+            "changed, and the id of the schema is in front of each key"
+        )
+
+    def _form(self, fields: _Fields) -> str:
+        return f"{_FORM}({json.dumps([self.schema, fields], separators=(',', ':'), sort_keys=True)})"
 
     def unreadable(self, form: str) -> str:
         """Return the fields that have another type than in `form`; "" if there are none."""
@@ -93,10 +112,11 @@ class ProtobufSerde(RegistrySerde[M]):
         return shown if is_same and _WHOLE not in fields else {**fields, _WHOLE: _base64(value)}
 
     def from_json(self, data: Any) -> M:
-        if isinstance(data, dict) and _WHOLE in data:
-            return self._whole(data)
+        plain = from_json(data)
+        if isinstance(plain, dict) and _WHOLE in plain:  # `to_json` of it alone, as of a client's entry, is a `!dict`
+            return self._whole(plain)
         try:
-            message: M = ParseDict(from_json(data), self._message())
+            message: M = ParseDict(plain, self._message())
             return message
         except ParseError as error:
             raise SerdeError(f"serde 'protobuf': {error}") from error
@@ -106,7 +126,7 @@ class ProtobufSerde(RegistrySerde[M]):
             whole: M = self._message.FromString(b64decode(data[_WHOLE], validate=True))
         except (ValueError, TypeError, DecodeError) as error:
             raise SerdeError(f"serde 'protobuf': {_WHOLE!r} is no {self.schema} in base64: {error}") from error
-        shown = self.to_json(whole)
+        shown = from_json(self.to_json(whole))
         # Others may have written a map's entries in another order, so their bytes are not compared.
         if {**(shown if isinstance(shown, dict) else {}), _WHOLE: data[_WHOLE]} != data:
             raise SerdeError(f"serde 'protobuf': {_WHOLE!r} has other fields than stand beside it; leave it out")
@@ -148,7 +168,22 @@ def _base64(message: Message) -> str:
     return b64encode(_bytes(message)).decode()
 
 
-def _fields(message: Descriptor, known: dict[str, dict[str, list[str]]]) -> dict[str, dict[str, list[str]]]:
+def _check_sum(file: FileDescriptor) -> str:
+    """Return a check sum of the files that are registered as the schema of a message."""
+    found: dict[str, bytes] = {}
+
+    def add(each: FileDescriptor) -> None:
+        if each.name not in found:
+            found[each.name] = each.serialized_pb
+            for other in each.dependencies:
+                if not other.name.startswith(_OF_ALL):
+                    add(other)
+
+    add(file)
+    return sha256(repr(sorted(found.items())).encode()).hexdigest()[:16]
+
+
+def _fields(message: Descriptor, known: _Fields) -> _Fields:
     """Return for each message inside a message its fields: number -> name and type."""
     if message.full_name not in known:
         known[message.full_name] = fields = {}

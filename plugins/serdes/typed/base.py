@@ -17,7 +17,7 @@ from penstock.support.text_form import from_json, to_json
 
 from ..not_finite import check_finite
 from .json_schemas import Schema, changes, essence, of_written
-from .read_back import check_same, equality_is_exact
+from .read_back import check_same, equality_is_exact, lost_field
 from .shipped import classes_inside, restore_fields
 
 T = TypeVar("T")
@@ -129,16 +129,30 @@ class TypedSerde(Serde[T], Generic[T]):
     def from_json(self, data: Any) -> T:
         return self.of_plain(from_json(data))
 
+    def key_from_json(self, data: Any) -> T:
+        plain = from_json(data)
+        key = self.of_plain(plain)
+        exact = object.__new__(type(self))
+        exact.__dict__.update(self.__dict__, refuses_extra=True)
+        try:
+            exact.of_plain(plain)
+        except SerdeError as error:
+            if lost := self._lost_field(plain, key):
+                raise no_such_field(self.name, lost, self.value_type) from error
+        return key
+
     def of_plain(self, data: Any) -> T:
         """Return the value of JSON data without tags; values of Python's own types may stand for their JSON.
 
         Raises SerdeError for a value that does not fit the type.
         """
+        return self.deserialize(self._text_of(data))
+
+    def _text_of(self, data: Any) -> bytes:
         try:
-            text = json.dumps(data, default=_in_json)
+            return json.dumps(data, default=_in_json).encode()
         except (TypeError, ValueError) as error:
             raise SerdeError(f"serde {self.name!r}: expected JSON of {kind_name(self.value_type)}: {error}") from error
-        return self.deserialize(text.encode())
 
     def written_form(self) -> str:
         """Return the JSON schema of the type, with the order of its fields, and without the values of defaults."""
@@ -162,6 +176,11 @@ class TypedSerde(Serde[T], Generic[T]):
 
     def _said_of(self, found: Sequence[str]) -> str:
         return f"{self.name} as it was before, and {'; '.join(found)}" if found else ""
+
+    def _lost_field(self, plain: Any, key: T) -> str:
+        """Return the path of the first field of JSON data that the key made of it does not have; "" if it has all."""
+        # A model writes computed fields, and further ones where it allows them.
+        return lost_field(plain, json.loads(self.serialize(key)))
 
     def _has_other_bytes_of_equals(self) -> bool:
         """Return whether a value may be written in other bytes than what is read back, which is equal to it."""
@@ -216,6 +235,14 @@ def _essence_of(form: str) -> dict[str, Any]:
 def kind_name(kind: Any) -> str:
     """Return the name of a type as a program writes it: Order, list[Order]."""
     return kind.__qualname__.rpartition("<locals>.")[2] if _is_class(kind) else str(kind)
+
+
+def no_such_field(serde: str, path: str, kind: Any) -> SerdeError:
+    """Return the refusal of a key that was given with a field at `path` which its type does not have."""
+    return SerdeError(
+        f"serde {serde!r}: {path}: keys of {kind_name(kind)} have no such field, and without it this would be another "
+        "key: leave it out if that is meant, or give the program whose keys have it"
+    )
 
 
 def _in_json(value: Any) -> Any:

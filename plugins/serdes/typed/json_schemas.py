@@ -293,7 +293,8 @@ class _Comparison:
             for name in names:
                 if name in now and (name not in before or is_tighter(float(now[name]), float(before[name]))):
                     yield f"{_field(path)} has {name} {now[name]} and had {before.get(name, 'none')}"
-        if self._knows_patterns and now.get("pattern") not in (None, before.get("pattern")):
+        knows_pattern = self._knows_patterns or members is not None
+        if knows_pattern and now.get("pattern") not in (None, before.get("pattern")):
             had = repr(before["pattern"]) if "pattern" in before else "none"
             yield f"{_field(path)} has the pattern {now['pattern']!r} and had {had}"
         if becomes == "object":

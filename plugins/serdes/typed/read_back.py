@@ -31,6 +31,25 @@ def check_same(value: Any, again: Any) -> None:
         raise ValueError(f"{named} is {reprlib.repr(was)}, and {shown} would be read back")
 
 
+def lost_field(data: Any, kept: Any, path: str = "") -> str:
+    """Return the path of the first field in JSON data that other JSON data, `kept`, lacks; "" if it has all.
+
+    >>> lost_field({"a": [{"b": 1, "c": 2}]}, {"a": [{"b": 1}]})
+    'a[0].c'
+    """
+    if isinstance(data, Mapping) and isinstance(kept, Mapping):
+        for name, each in data.items():
+            below = f"{path}.{name}" if path else str(name)
+            if name not in kept:
+                return below
+            if found := lost_field(each, kept[name], below):
+                return found
+    elif isinstance(data, list | tuple) and isinstance(kept, list | tuple):
+        pairs = enumerate(zip(data, kept, strict=False))
+        return next(filter(None, (lost_field(*pair, f"{path}[{index}]") for index, pair in pairs)), "")
+    return ""
+
+
 def equality_is_exact(kind: Any) -> bool:
     """Return whether `==` compares all fields of values of a type: no class inside has an equality of its own."""
     waiting: list[Any] = [kind]

@@ -192,6 +192,9 @@ class StandardSerde(TypedSerde[T]):
         for each, reference in zip(kinds, named[1:], strict=True):
             yield each, schema["$defs"][reference["$ref"].rpartition("/")[2]]
 
+    def _lost_field(self, plain: Any, key: T) -> str:
+        return unknown_field(self._info, msgspec.json.decode(self._text_of(plain)))
+
     def _sorts_sets_by_text(self) -> bool:
         return self._sorts_sets
 
@@ -228,6 +231,8 @@ _OF_FIELDS = _WITH_FIELDS | inspect.NamedTupleType
 
 def unknown_field(info: inspect.Type, raw: Any, path: str = "") -> str:
     """Return the path of the first field in `raw` that its type does not have; "" if it has all."""
+    if isinstance(info, inspect.Metadata):
+        return unknown_field(info.type, raw, path)
     if isinstance(info, inspect.UnionType):
         found = [unknown_field(each, raw, path) for each in info.types if _fits(each, raw)]
         return min(found, key=len, default="")
@@ -243,18 +248,24 @@ def unknown_field(info: inspect.Type, raw: Any, path: str = "") -> str:
                     return inner
         elif isinstance(info, inspect.DictType):
             return _first((info.value_type, each, f"{path}[{name!r}]") for name, each in raw.items())
-    elif isinstance(raw, list):
-        if isinstance(info, inspect.NamedTupleType):
-            types = [field.type for field in info.fields]
-        elif isinstance(info, inspect.TupleType):
-            types = list(info.item_types)
-        elif isinstance(info, inspect.CollectionType):
-            types = [info.item_type] * len(raw)
-        else:
-            return ""
+    elif isinstance(raw, list | tuple):
+        types = _types_of_items(info, len(raw))
         entries = enumerate(zip(types, raw, strict=False))
-        return _first((each, value, f"{path}[{index}]") for index, (each, value) in entries)
+        found_inside = _first((each, value, f"{path}[{index}]") for index, (each, value) in entries)
+        if not found_inside and isinstance(info, inspect.StructType) and len(raw) > len(types):
+            return f"{path}[{len(types)}]"  # msgspec refuses such of a NamedTuple, and ignores them here
+        return found_inside
     return ""
+
+
+def _types_of_items(info: inspect.Type, count: int) -> list[inspect.Type]:
+    """Return the types that the entries of an array have."""
+    if isinstance(info, inspect.NamedTupleType | inspect.StructType):
+        tag: list[inspect.Type] = [inspect.AnyType()] if getattr(info, "tag", None) is not None else []
+        return tag + [field.type for field in info.fields]
+    if isinstance(info, inspect.TupleType):
+        return list(info.item_types)
+    return [info.item_type] * count if isinstance(info, inspect.CollectionType) else []
 
 
 def _first(parts: Any) -> str:
@@ -263,9 +274,13 @@ def _first(parts: Any) -> str:
 
 def _fits(info: inspect.Type, raw: Any) -> bool:
     """Return whether an alternative of a union is that of an object or array."""
+    if isinstance(info, inspect.Metadata):
+        return _fits(info.type, raw)
+    is_list = isinstance(raw, list | tuple)
+    if isinstance(info, inspect.StructType) and (is_list or isinstance(raw, Mapping)):
+        tag = None if info.tag is None else (raw[0] if raw else None) if is_list else raw.get(info.tag_field)
+        return bool(info.array_like == is_list and tag == info.tag)
     if isinstance(raw, Mapping):
-        if isinstance(info, inspect.StructType) and info.tag_field is not None:
-            return bool(raw.get(info.tag_field) == info.tag)
         return isinstance(info, _WITH_FIELDS | inspect.DictType | inspect.AnyType)
     return isinstance(info, inspect.NamedTupleType | inspect.TupleType | inspect.CollectionType | inspect.AnyType)
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Union
 
 from penstock import Application, ConfigError, RuntimeUnavailableError, SinkNode, SourceNode, TopologyError
 from penstock.program.checks import nearest
+from penstock.program.external_sink import is_external_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -254,6 +255,12 @@ def _problems(application: Application) -> Iterable[str]:
             f"the repartition topic {topic!r}, which needs a log. Give rows their final key before: the key column of "
             "a source's DataFrame decides which task gets them; or run the application on a log (penstock run)"
         )
+    for node in nodes:
+        if is_external_sink(node):
+            yield (
+                f"external sink {node.name!r} writes the records of a topic of a log, beside its commit: write to a "
+                "topic (to), and its rows with Spark (writeStream); or run the application on a log (penstock run)"
+            )
     for each in program.global_stores:
         yield (
             f"global store {each.store.name!r} reads all of topic {each.source.topics[0]!r} from a log. Join the "

@@ -39,6 +39,7 @@ from penstock.plugins.engine.task.task_runner import TaskRunner
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.program.layouts import Layouts, layout_of_fingerprint
 from penstock.task.failures import RetryRequested
+from penstock.task.schedules import NEVER
 from penstock.task.task import Task
 
 from ..worker import COUNTS, HostCaller, WorkerFunction, counts_row, release_memory, use_system_allocator
@@ -176,11 +177,21 @@ class StreamTask(TaskRunner):
         """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
         by_partition = {row.partition: row for row in rows}
         task.plan({row.partition: row.next_offset + row.left for row in rows}, clock_ms)
+        in_flight, world = task.in_flight, self._resources.world
+        began = world.seconds()
         while True:
             for want in task.wants():
                 task.feed(by_partition[want.partition].take(_CHUNK))
             if task.process(_CHUNK) < _CHUNK and not task.wants():
-                return
+                # Spark may have no other batch, so this one ends with all results.
+                calls, again = in_flight.under_way(), in_flight.next_retry()
+                if not calls and again == NEVER:
+                    return
+                if calls:
+                    world.wait(calls, _LOOK_SECONDS)
+                else:
+                    world.sleep(max(0.0, (again - task.wall_clock) / 1000 - (world.seconds() - began)))
+                in_flight.settle(round((world.seconds() - began) * 1000))
 
     def _stream_commit(self, last: StreamCommit, pending: PendingCommit) -> StreamCommit:
         """Return a commit as Spark's checkpoint keeps it."""
@@ -284,6 +295,8 @@ class StreamTask(TaskRunner):
 
 
 _CHECK = "spark.sql.streaming.unsupportedOperationCheck"
+_LOOK_SECONDS = 0.01
+"""Seconds between two looks for results of calls that are under way."""
 _IDLE_SECONDS = 300.0
 """Seconds that an unused task stays open."""
 

@@ -115,6 +115,14 @@ def is_struct(serde: Serde[Any]) -> bool:
     return isinstance(serde, TypedSerde) and arrow_type(serde.json_schema()) is not None
 
 
+def has_parts(serde: Serde[Any]) -> bool:
+    """Return whether columns have the parts of values of a serde: fields of objects, or entries of lists."""
+    import pyarrow
+
+    found = arrow_type(serde.json_schema()) if isinstance(serde, TypedSerde) else None
+    return found is not None and pyarrow.types.is_nested(found)
+
+
 @cache
 def _types() -> Mapping[type[Serde[Any]], str]:
     return {type(make_serde(name, "columns")): arrow for name, arrow in _TYPES.items()}
@@ -211,13 +219,13 @@ def without_absent(value: Any, schema: Schema) -> Any:
 def _present(value: Any, schema: Any, named: Schema) -> Any:
     schema, _ = _resolved(schema, named, ())
     if isinstance(value, list):
-        return [_present(each, schema["items"], named) for each in value]
+        return [_present(each, schema.get("items"), named) for each in value]
     if isinstance(value, dict):
-        fields = schema["properties"]
+        fields = schema.get("properties", {})  # the type that was exported may have had others
         return {
-            name: _present(each, fields[name], named)
+            name: _present(each, fields.get(name), named)
             for name, each in value.items()
-            if each is not None or _may_be_none(fields[name])
+            if each is not None or name not in fields or _may_be_none(fields[name])
         }
     return value
 

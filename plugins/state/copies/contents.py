@@ -31,6 +31,7 @@ from penstock import (
     StoreBuilder,
     StoreError,
     StoreSpec,
+    StoreUnavailableError,
     StrSerde,
     ValueAndTimestamp,
     ValueTimestampHeaders,
@@ -169,8 +170,13 @@ def open_store(application: Application, replica: Replica, store: StoreBuilder) 
 def check_declared(application: Application, task: SavedTask, store: StoreBuilder, kept: KeptStore) -> None:
     """Raise ConfigError if a store was saved as one of another kind than declared, or without the index that it needs.
 
-    Raises as `SavedTask.check_serdes`, too.
+    Raises as `SavedTask.check_serdes`, too, and StoreUnavailableError for a store that was dropped since the last run.
     """
+    if store.name in task.dropped:
+        raise StoreUnavailableError(
+            f"store {store.name!r} of application {application.id!r} was dropped, and starts empty with the next run: "
+            "ask again then"
+        )
     kind = store.kind if isinstance(store, StoreSpec) else "key_value"
     if kind != kept.kind:
         raise ConfigError(
@@ -372,7 +378,7 @@ class StoreText:
 
     def key_of_json(self, data: Any) -> Any:
         """Return the key that has this text form. Raises ConfigError if it fits not."""
-        return self._key(data, self.key_serde.from_json)
+        return self._key(data, self.key_serde.key_from_json)
 
     def key_of_text(self, text: str) -> Any:
         """Return the key that a text means: itself for the serdes str and bytes, else JSON, in the text form.
@@ -389,7 +395,7 @@ class StoreText:
         data = _json_or_text(text)
         if isinstance(serde, BytesSerde) and not (isinstance(data, dict) and data.keys() == {"!bytes"}):
             return serde.deserialize(text.encode())
-        return serde.from_json(data)
+        return serde.key_from_json(data)
 
     def _key(self, given: Any, read: Callable[[Any], Any]) -> Any:
         kind = type(self.key_serde).__name__

@@ -15,7 +15,9 @@ from penstock import (
     Serde,
     SinkNode,
     SourceNode,
+    StoreSpec,
     TopicPartition,
+    Windowed,
     default_partitioner,
 )
 from penstock.plugins.engine.program.saved_program import SavedTask
@@ -106,6 +108,8 @@ class KeyTasks:
         part = application.program.subtopology(subtopology)
         sources_by_store = {} if store is None else application.program.sources_of_stores(part)
         names = sources_by_store.get(store or "", set())
+        stores = {each.name: each for each in part.stores if isinstance(each, StoreSpec)}
+        self._record_key = stores[store].division.record_key if store in stores else None
         self._sources: list[_SourceKeys] = []
         for source in [each for each in part.sources if each.name in names] or part.sources:
             keys = _SourceKeys(application, source)
@@ -154,6 +158,8 @@ class KeyTasks:
 
     def _partitions(self, key: Any, count: int) -> list[list[int]]:
         """Return the partitions of a key by each source whose serde takes it. Raises ConfigError if none does."""
+        if self._record_key is not None:
+            key = self._of_record(key, self._record_key)
         if len(self._sources) == 1:
             return [self._sources[0].partitions(key, count)]
         found: list[list[int]] = []
@@ -166,6 +172,15 @@ class KeyTasks:
         if not found and refused is not None:
             raise refused
         return found
+
+    def _of_record(self, key: Any, record_key: Callable[[Any], Any]) -> Any:
+        """Return the key of the records that made a row of a verb's own store, without a window."""
+        try:
+            found = record_key(key)
+        except Exception as error:
+            raise ConfigError(f"{key!r} is no key of a row, so it is unknown which task has it: {error}") from error
+        is_windowed = any(source.serde.window_bytes for source in self._sources)
+        return found.key if isinstance(found, Windowed) and not is_windowed else found
 
     def _names(self, partitions: Iterable[int]) -> list[str]:
         return [f"{self._number}_{partition}" for partition in partitions]

@@ -207,6 +207,10 @@ class Changes(Iterator[Entry]):
 _OF_CHANGES = ("timestamps", "wait", "task", "all_tasks")
 _PAGE = 1_000
 """Entries that are asked for at once."""
+_BODY_BYTES = 1_000_000
+"""Keys of one request have so many bytes together, or are one: a server takes a body of 1 MiB."""
+_LONG_TARGET = 8_000
+"""Characters of an address beyond which servers and proxies refuse a request, some sooner than others."""
 
 
 def _bounds(
@@ -274,7 +278,7 @@ class Client:
         target = f"{self._path}{path}" + (f"?{query}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         status, answer = self.exchange("GET" if data is None else "POST", target, data, self._headers)
-        found = self._json(status, answer)
+        found = self._json(status, answer, len(target))
         if status == 200:
             return found
         raise self._error(status, found)
@@ -295,24 +299,32 @@ class Client:
         try:
             connection.connect()
             connected(connection)
-            connection.request("GET", f"{self._path}{path}?{urlencode(list(given))}", headers={**self._headers, **last})
+            target = f"{self._path}{path}?{urlencode(list(given))}"
+            connection.request("GET", target, headers={**self._headers, **last})
             response = connection.getresponse()
             if response.status == 200:
                 return connection, response
-            raise self._error(response.status, self._json(response.status, response.read()))
+            raise self._error(response.status, self._json(response.status, response.read(), len(target)))
         except BaseException as error:
             connection.close()
             if isinstance(error, OSError | http.client.HTTPException):
                 raise QueryError(f"{self._url} does not answer: {error or type(error).__name__}") from error
             raise
 
-    def _json(self, status: int, answer: bytes) -> Any:
+    def _json(self, status: int, answer: bytes, length: int) -> Any:
+        """Return the JSON of an answer to a request whose address had `length` characters. Raises as `Store.get`."""
         try:
             return json.loads(answer)
         except ValueError:
             if status == 503:  # of a server with too many connections, or of a proxy
                 raise StoreUnavailableError(f"{self._url}: it answered {status}") from None
-            raise QueryError(f"{self._url}: it answered {status} without JSON", status, "no_json") from None
+            said = f"{self._url}: it answered {status} without JSON"
+            if 400 <= status < 500 and length > _LONG_TARGET:
+                said += (
+                    f": the key makes an address of {length:,} characters, which it or a proxy may refuse; `get_many` "
+                    "sends keys of key-value stores in the body"
+                )
+            raise QueryError(said, status, "no_json") from None
 
     def _error(self, status: int, found: Any) -> StoreUnavailableError | QueryError:
         error = found.get("error", {}) if isinstance(found, dict) else {}
@@ -396,13 +408,13 @@ class Store:
     def get_many(self, keys: Iterable[Any]) -> list[Entry | None]:
         """Return the entry of each key of a key-value store, None where there is none.
 
-        Those of one task are of one version, unless they are so large that they come in several answers.
+        Those of one task are of one version, unless they come in several answers: for more than 1,000 keys, or where
+        keys or entries are large.
         """
-        return self._get_many([_data(key) for key in keys])
+        wanted = [_data(key) for key in keys]
+        return [each for part in _requests(wanted) for each in self._get_many(part)]
 
     def _get_many(self, keys: list[Any]) -> list[Entry | None]:
-        if not keys:
-            return []
         try:
             found = self.client.request(f"{self._path}/get", self.bounds, {"keys": keys})["entries"]
         except QueryError as error:
@@ -567,6 +579,21 @@ def _plain(key: Any) -> Any:
 
 def _key(key: Any) -> str:
     return json.dumps(_data(key))
+
+
+def _requests(keys: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yield the keys of each request: up to `_PAGE` of them, or `_BODY_BYTES`."""
+    part: list[Any] = []
+    left = _BODY_BYTES
+    for key in keys:
+        size = len(json.dumps(key)) + 2  # ", " behind it
+        if part and (len(part) == _PAGE or size > left):
+            yield part
+            part, left = [], _BODY_BYTES
+        part.append(key)
+        left -= size
+    if part:
+        yield part
 
 
 def _numbers(**given: int | None) -> list[tuple[str, str]]:

@@ -27,7 +27,13 @@ from penstock import (
 from penstock.changelog import is_version, may_precede
 from penstock.hooks import registry
 from penstock.plugins.engine.program.saved_program import SavedTask
-from penstock.plugins.engine.task.local_state.global_copy import Position, copy_backend, copy_directory, current_number
+from penstock.plugins.engine.task.local_state.global_copy import (
+    Position,
+    copy_backend,
+    copy_directory,
+    current_number,
+    form_of_entries,
+)
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
 from penstock.plugins.engine.task.locations import GLOBAL, Places, live_directory
 from penstock.program.layouts import Layouts, id_of_version
@@ -242,20 +248,21 @@ class GlobalCopies(LocalCopies):
         root = directory or Places.of(application).globals
         self._directory = root / spec.store.name
         self._kept = KeptStore.of(spec.store, copy_backend(application, spec.store))
+        self._form = form_of_entries(application, spec.store)
 
     def _noted_tasks(self) -> Mapping[int, Mapping[str, SavedTask]]:
-        """Return what stands for the tasks; the topic may be made again with other partitions."""
+        """Return what stands for the tasks, with the topic's id as its identity; the topic may be made again."""
         topic = self._spec.source.topics[0]
         try:
             found = self.log.topic(topic)
         except UnknownTopicError:
             return {}
         read = tuple(TopicPartition(topic, number) for number in range(found.partitions))
-        task = SavedTask(GLOBAL, read, Layouts({self._spec.store.name: self._kept}), "", None)
+        task = SavedTask(GLOBAL, read, Layouts({self._spec.store.name: self._kept}), found.id, None)
         return {self._spec.id: {GLOBAL: task}}
 
     def _as_noted_now(self, task: SavedTask) -> SavedTask:
-        return task
+        return self.tasks(self._spec.id).get(task.id, task)
 
     def _open(self, task: SavedTask, store: str) -> Snapshot:
         view = self._view(task, self._kept, store)
@@ -264,11 +271,16 @@ class GlobalCopies(LocalCopies):
             view.close()
             raise StoreUnavailableError("this machine's copy of the global store is not filled yet")
         position = Position.from_version(version)
+        if reason := position.contradiction(self._form, task.identity):
+            view.close()
+            raise StoreUnavailableError(
+                f"this machine's copy of the global store waits until the application fills it again: {reason}"
+            )
         topic = self._spec.source.topics[0]
         reached = {TopicPartition(topic, int(number)): offset for number, offset in position.positions.items()}
         commit = Commit(reached, _version(reached, version), position.engine.encode())
         found = Snapshot(GLOBAL, commit.version, self._kept, commit, None, view)
-        look = self._looks.get(GLOBAL)
+        look = self._known(task)
         return found if look is None else self._with(found, look)
 
     def _with(self, found: Snapshot, look: Look) -> Snapshot:
@@ -278,7 +290,7 @@ class GlobalCopies(LocalCopies):
 
     def _confirmed(self, task: SavedTask, found: Snapshot) -> Snapshot:
         # The topic may get records all the time: the copy has to reach an end that it had, not that which it has now.
-        look = self._looks.get(task.id)
+        look = self._known(task)
         if look is None or self.world.seconds() - look.at > MOST_AGE_SECONDS / 2:
             look = self._look(task)
         return self._with(found, look)

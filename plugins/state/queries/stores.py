@@ -34,7 +34,7 @@ from penstock import (
     Windowed,
 )
 from penstock.plugins.engine.program.saved_program import SavedTask
-from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, key_serde, store_over
+from penstock.plugins.state.copies.contents import KINDS_OF_TIMES, Entry, check_declared, key_serde, store_over
 from penstock.plugins.state.copies.key_tasks import KeyTasks
 from penstock.stores.kinds.row_keys import key_in_row
 from penstock.stores.rows.scan import Scan
@@ -75,6 +75,16 @@ class BuiltStores:
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self._now_ms = now_ms
         self._kept: dict[tuple[Any, ...], BuiltStore] = {}
+        self._checked: dict[tuple[str, str], SavedTask] = {}
+
+    def check(self, application: Application, task: SavedTask, builder: StoreBuilder) -> None:
+        """Raise as `check_declared`, before a store is looked for: a server elsewhere may take a key for another."""
+        place = task.id, builder.name
+        if (checked := self._checked.get(place)) is task:
+            return
+        if checked != task and (kept := task.layouts.now.get(builder.name)) is not None:
+            check_declared(application, task, builder, kept)
+        self._checked[place] = task
 
     def take(self, application: Application, task: SavedTask, builder: StoreBuilder, found: Snapshot) -> BuiltStore:
         """Return a store over a snapshot, to be used until the snapshot is closed. Raises as `store_over`."""
@@ -193,10 +203,11 @@ class StoreReading:
 
     @contextmanager
     def opened(self, task: SavedTask) -> Iterator[StateStore]:
-        """Open the store in a task for the block. Raises as `Copies.snapshot`."""
-        with closing(self.copies.snapshot(task, self.builder.name, self.bounds)) as found:
-            stores = self.queries.built
-            built = stores.take(self.application, task, self.builder, found)
+        """Open the store in a task for the block. Raises as `Copies.snapshot` and `check_declared`."""
+        copies, stores = self.copies, self.queries.built
+        stores.check(copies.application, task, self.builder)
+        with closing(copies.snapshot(task, self.builder.name, self.bounds)) as found:
+            built = stores.take(copies.application, task, self.builder, found)
             yield built.store
             stores.give_back(built)
 

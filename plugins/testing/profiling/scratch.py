@@ -16,6 +16,7 @@ from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import DetailedCounts, TaskReport
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
+from penstock.plugins.sinks.memory import ScratchTarget
 from penstock.program.nodes import decorate
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
@@ -129,7 +130,7 @@ class ScratchRun:
         )
         self.totals = Totals()
         self._clock = ManualClock(now_ms)
-        self._resources = ProcessResources(World(clock=self._clock))
+        self._resources = ProcessResources(World(clock=self._clock, sink=ScratchTarget()))
         self._log = open_log(self._application.settings)
         self._workers: dict[TaskId, MeasuredWorker] = {}
         self._ticks: dict[TaskId, int] = {}

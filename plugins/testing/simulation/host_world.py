@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
@@ -11,8 +12,10 @@ from traceback import extract_tb
 from typing import Any, cast
 
 from penstock import Clock, PenstockError, StoreBackend, StoreError, World
+from penstock.plugins.sinks.memory import ScratchTarget
 from penstock.store import Changes
 from penstock.world import Files, LocalFiles, Ticker
+from penstock.world.calls import CallLimit, Calls, awaited
 
 UPKEEP = "penstock-upkeep"
 """The threads of a host that write snapshots and clean."""
@@ -59,8 +62,10 @@ class HostWorld(Clock):
             wait=self._wait,
             ticker=self._ticker,
             token=timeline.token,
+            calls=_Calls(self.calls),
             files=files or LocalFiles(),
             backend=lambda below: cast(StoreBackend, HostBackend(below, keeping)),
+            sink=timeline.target,
         )
 
     def now_ms(self) -> int:
@@ -136,6 +141,21 @@ class _Pool(Executor):
                 self._calls.remove(call)
 
 
+class _Calls(Calls):
+    """Calls of the program's async verbs: each returns in a step of its own."""
+
+    def __init__(self, calls: list[Call]) -> None:
+        self._calls = calls
+
+    def submit(
+        self, function: Callable[[], Any], seconds: float, *, is_async: bool, limit: CallLimit | None = None
+    ) -> Future[Any]:
+        future: Future[Any] = Future()
+        run = (lambda: asyncio.run(awaited(function))) if is_async else function
+        self._calls.append(Call("penstock-calls", future, run))
+        return future
+
+
 class _Ticker(Ticker):
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
@@ -196,6 +216,8 @@ class Timeline:
         """A line for each thing that happened, in order. Events have a number: what each step did first, and faults."""
         self.events = 0
         """How many events there were."""
+        self.target = ScratchTarget()
+        """The target of all external sinks: nothing outside of the simulation is written."""
         self.on_passing: Callable[[], None] = lambda: None
         """Called when time has passed."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate, islice
 from typing import Any
 
 import numpy
@@ -191,6 +192,56 @@ class Delaying(Processor):
         self.context.forward(record.with_value([record.value]))
 
 
+def not_all(stream: Stream, score: Score) -> Stream:
+    """Records that do not reach the batch move the stream time."""
+    return score(stream.filter(even)).process(Delaying)
+
+
+def not_all_in_closed_windows(stream: Stream, score: Score) -> Stream:
+    return closed(score(stream.filter(even)))
+
+
+def not_all_of_either(stream: Stream, score: Score) -> Stream:
+    """Of two batches that share nothing, each moves the stream time of what is behind the other."""
+    score(stream.filter(lambda value: value % 3 == 1)).process(Delaying, name="other").to("other-out")
+    return score(stream.filter(lambda value: value % 3 == 2)).process(Delaying, name="behind")
+
+
+def not_all_behind_two_batches(stream: Stream, score: Score) -> Stream:
+    once = score(stream.filter(even)).process(Delaying, name="between")
+    return score(once.map_values(number_of)).process(Delaying, name="behind")
+
+
+def number_of(value: list[Any]) -> Any:
+    return value[1] if value[0] == "timer" else value[0][2]
+
+
+def not_all_of_two_sources(stream: Stream, other: Stream, score: Score) -> Stream:
+    return score(stream.filter(even)).merge(score(other.filter(even))).process(Delaying)
+
+
+def beside_another_source(stream: Stream, other: Stream, score: Score) -> Stream:
+    """Some records of another source reach what is behind the batch."""
+    return score(stream.filter(even)).merge(other.filter(even).map_values(lambda value: [value])).process(Delaying)
+
+
+class Overdue(Delaying):
+    """Sets timers that may be due already, as those of a late record are."""
+
+    def process(self, record: Record) -> None:
+        self.context.timer(record.key, record.timestamp, STREAM_TIME)
+        self.context.forward(record.with_value([record.value]))
+
+
+def overdue_in_front(stream: Stream, score: Score) -> Stream:
+    in_front = stream.process(Overdue, name="before").map_values(lambda value: value[-1])
+    return score(in_front).process(Delaying, name="after")
+
+
+def overdue_behind(stream: Stream, score: Score) -> Stream:
+    return score(stream.filter(even)).process(Overdue, name="after")
+
+
 PROGRAMS: dict[str, Program] = {
     "processor": behind(ringing), "windows": behind(windows), "closed windows": behind(closed),
     "cached table": behind(table), "another batch": behind(again), "repartition": behind(repartitioned),
@@ -201,6 +252,12 @@ PROGRAMS: dict[str, Program] = {
     "one topic": one_topic, "one topic of a function": one_topic_of_a_function,
     "timers in front and behind": timers_in_front_and_behind,
     "ringing behind a cached table": ringing_behind_a_cached_table,
+    "not all": not_all, "not all in closed windows": not_all_in_closed_windows, "not all of either": not_all_of_either,
+    "not all behind two batches": not_all_behind_two_batches,
+    "overdue in front": overdue_in_front, "overdue behind": overdue_behind,
+}  # fmt: skip
+OF_TWO_SOURCES: dict[str, Callable[[Stream, Stream, Score], Stream]] = {
+    "not all of two sources": not_all_of_two_sources, "beside another source": beside_another_source,
 }  # fmt: skip
 
 
@@ -212,34 +269,57 @@ def doubled(values: list[Any]) -> list[Any]:
     return [[2 * value, "of", value] for value in values]
 
 
+Results = dict[str, list[tuple[Any, Any, int]]]
+
+
 def results(
-    program: Program, most: int | None, records: Sequence[tuple[Any, ...]], commit_every: int, *, reopen: bool
-) -> list[tuple[Any, Any, int]]:
+    program: str | Program, most: int | None, records: Sequence[tuple[Any, ...]], commit_every: int, *, reopen: bool
+) -> Results:
+    """Return the records of each output topic. Of two sources, the second one has each third record."""
+
     def score(stream: Stream) -> Stream:
         if most is None:
             return stream.map_values(lambda value: doubled([value])[0])
         return stream.map_values_batch(doubled, max_records=most)
 
-    builder = StreamsBuilder()
-    program(builder.stream("in", value_serde="int"), score).to("out")
+    builder, sent = StreamsBuilder(), {"in": records}
+    stream = builder.stream("in", value_serde="int")
+    if isinstance(program, str) and program in OF_TWO_SOURCES:
+        sent = {"in": [each for place, each in enumerate(records) if place % 3], "other": records[::3]}
+        OF_TWO_SOURCES[program](stream, builder.stream("other", value_serde="int"), score).to("out")
+    else:
+        (PROGRAMS[program] if isinstance(program, str) else program)(stream, score).to("out")
     application = Application("app", builder, value_serde="json")
     with TopologyTestDriver(application, commit_every=commit_every, reopen_tasks=reopen) as driver:
-        driver.pipe_many("in", records)
-        return [(record.key, record.value, record.timestamp) for record in driver.read_all("out")]
+        driver.pipe_many(sent)
+        sinks = ("out", "other-out") if program == "not all of either" else ("out",)
+        return {
+            sink: [(record.key, record.value, record.timestamp) for record in driver.read_all(sink)] for sink in sinks
+        }
 
 
-RECORDS = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 40)), max_size=14)
+def rising(records: list[tuple[str, int, int]]) -> list[tuple[str, int, int]]:
+    """Return records whose times are steps as records whose times are their sums."""
+    times = accumulate((step for *_, step in records), lambda time, step: max(0, time + step), initial=0)
+    return [(key, value, time) for (key, value, _), time in zip(records, islice(times, 1, None), strict=True)]
 
 
-@pytest.mark.parametrize("program", PROGRAMS)
+def some_records(times: st.SearchStrategy[int], least: int = 0) -> st.SearchStrategy[list[tuple[str, int, int]]]:
+    return st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), times), min_size=least, max_size=14)
+
+
+RECORDS = some_records(st.integers(0, 40)) | some_records(st.integers(-2, 5), 3).map(rising)
+
+
+@pytest.mark.parametrize("program", [*PROGRAMS, *OF_TWO_SOURCES])
 @given(RECORDS, st.integers(1, 5), st.integers(1, 8), st.booleans())
 @settings(max_examples=examples(20))
 def test_results_are_those_of_one_record_at_a_time(
     program: str, records: list[tuple[str, int, int]], most: int, commit_every: int, reopen: bool
 ) -> None:
     """Nodes behind it see the same times, places and punctuators, in the same order, whatever is held when."""
-    expected = results(PROGRAMS[program], None, records, commit_every, reopen=False)
-    assert results(PROGRAMS[program], most, records, commit_every, reopen=reopen) == expected
+    expected = results(program, None, records, commit_every, reopen=False)
+    assert results(program, most, records, commit_every, reopen=reopen) == expected
 
 
 def test_a_timer_behind_a_batch_waits_for_the_records_that_one_in_front_has_forwarded() -> None:
@@ -248,13 +328,20 @@ def test_a_timer_behind_a_batch_waits_for_the_records_that_one_in_front_has_forw
     assert results(timers_in_front_and_behind, 5, records, 8, reopen=False) == expected
 
 
+@pytest.mark.parametrize("program", ["not all", "not all of either"])
+def test_a_timer_behind_a_batch_is_called_when_a_record_that_does_not_reach_it_makes_it_due(program: str) -> None:
+    records = [("a", 2, 0), ("b", 2, 1), ("c", 1, 5), ("d", 1, 7), ("e", 8, 10), ("f", 2, 20)]
+    expected = results(program, None, records, 8, reopen=False)
+    assert results(program, 50, records, 8, reopen=False) == expected
+
+
 def test_a_timer_that_an_earlier_record_of_two_has_set_is_called_in_its_turn() -> None:
     def program(stream: Stream, score: Score) -> Stream:
         return score(stream.flat_map_values(lambda value: [value, value])).process(Delaying)
 
     records = [("b", 1, 2), ("a", 1, 7), ("a", 1, 11)]
     expected = results(program, None, records, 8, reopen=False)
-    assert ("b", ["timer", 5], 5) in expected
+    assert ("b", ["timer", 5], 5) in expected["out"]
     assert results(program, 50, records, 8, reopen=False) == expected
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import TopologyError, key_value_store, versioned_store
+from penstock import TopologyError, ValueTimestampHeaders, key_value_store, versioned_store
 from penstock.plugins.dsl import KTable, StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
 
@@ -75,7 +75,11 @@ FILTERS: dict[str, Callable[[StreamsBuilder], Table]] = {
 }
 
 
-CACHES = pytest.mark.parametrize("options", [{}, {"statestore_cache_max_bytes": 0}], ids=["cached", "uncached"])
+CACHES = pytest.mark.parametrize(
+    "options",
+    [{}, {"statestore_cache_max_bytes": 0}, {"dsl_store_format": "headers"}],
+    ids=["cached", "uncached", "with headers"],
+)
 
 
 @CACHES
@@ -127,6 +131,27 @@ def test_a_join_has_the_rows_of_the_moment_at_the_next_update_of_one_that_has_ex
             }[kind]
             expected = [now["one"], now["two"]] if is_there else None
             assert driver.read_pairs("out") == [("a", expected)]
+
+
+def test_a_table_whose_rows_expire_keeps_their_headers() -> None:
+    builder = StreamsBuilder()
+    expiring(builder).to_stream().to("out", value_serde="int")
+    with TopologyTestDriver(builder, dsl_store_format="headers", reopen_tasks=True) as driver:
+        driver.pipe("rows", "a", 1, timestamp=0, headers=(("h", b"x"),))
+        assert driver.store("rows").get("a") == ValueTimestampHeaders(1, 0, (("h", b"x"),))
+        driver.pipe("rows", "b", 1, timestamp=100)
+        assert driver.store("rows").get("a") is None
+
+
+def test_a_global_table_whose_rows_expire_keeps_their_headers() -> None:
+    builder = StreamsBuilder()
+    given = builder.global_table("rows", EXPIRING, key_serde="str", value_serde="int")
+    joined = builder.stream("in", key_serde="str", value_serde="int").join(given, lambda one, row: [one, row])
+    joined.to("out", value_serde="json")
+    with TopologyTestDriver(builder, dsl_store_format="headers") as driver:
+        driver.pipe("rows", "a", 1, timestamp=0)
+        driver.pipe("in", "a", 2, timestamp=0)
+        assert driver.read_pairs("out") == [("a", [2, 1])]
 
 
 @CACHES

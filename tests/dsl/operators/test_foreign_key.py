@@ -106,6 +106,50 @@ def test_of_versioned_tables_the_rows_with_the_highest_timestamps_are_joined(see
         assert folded(driver.read_all("out")) == joined(*rows, is_left=is_left)
 
 
+@pytest.mark.parametrize("verb", ["join", "left_join"])
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_right_row_that_was_never_sent_is_in_no_answer(verb: str, backwards: bool) -> None:
+    """It came and went between two commits, so no update of the record cache took it out of the result again."""
+    builder = StreamsBuilder()
+    left = builder.table("left", value_serde="json")
+    right: KTable[Any, Any] = builder.stream("right", value_serde="json").to_table("rows", value_serde="json")
+    join = getattr(left, verb)(right, both, foreign_key=reference, name="refers", value_serde="json")
+    join.to_stream().to("out", value_serde="json")
+    with TopologyTestDriver(Application("app", builder), commit_every=9) as driver:
+        if backwards:
+            driver.pipe("right", "x", 0, timestamp=0)
+        (of_right,) = {task.subtopology for task, inputs in driver._tasks.items() if ("right", 0) in inputs}
+        driver.pause(of_right)
+        driver.pipe("right", "x", 1, timestamp=1)
+        driver.pipe("left", "a", ["x", 2], timestamp=2)
+        driver.pipe("right", "x", 0 if backwards else None, timestamp=3)
+        driver.resume()
+        expected = {"a": [["x", 2], 0 if backwards else None]} if backwards or verb == "left_join" else {}
+        assert folded(driver.read_all("out")) == expected
+
+
+@pytest.mark.parametrize("verb", ["join", "left_join"])
+def test_a_left_row_that_was_never_sent_makes_no_answer_stale(verb: str) -> None:
+    """It came and went while a deletion waited for its answer, which was dropped: the result stayed for ever."""
+    builder = StreamsBuilder()
+    left: KTable[Any, Any] = builder.stream("left", value_serde="json").to_table("rows", value_serde="json")
+    right = builder.table("right", value_serde="json")
+    join = getattr(left, verb)(right, both, foreign_key=reference, name="refers", value_serde="json")
+    join.to_stream().to("out", value_serde="json")
+    with TopologyTestDriver(Application("app", builder), commit_every=9) as driver:
+        of = {topic: task.subtopology for task, inputs in driver._tasks.items() for topic, _ in inputs}
+        driver.pipe("right", "x", 0, timestamp=0)
+        driver.pipe("left", "a", ["x", 1], timestamp=1)
+        driver.pause(of["right"])
+        driver.pipe("left", "a", None, timestamp=10)
+        driver.pause(of["left"])
+        driver.resume(of["right"])
+        driver.pipe("left", "a", ["z", 2], timestamp=5)
+        driver.pipe("left", "a", None, timestamp=11)
+        driver.resume()
+        assert folded(driver.read_all("out")) == {}
+
+
 def test_the_key_may_be_part_of_the_reference() -> None:
     builder = StreamsBuilder()
     left, right = builder.table("left"), builder.table("right")

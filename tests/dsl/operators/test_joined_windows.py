@@ -6,10 +6,10 @@ from operator import add
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock import Windowed
+from penstock import Application, Windowed
 from penstock.plugins.dsl import StreamsBuilder, hopping, sessions, sliding, tumbling
 from penstock.plugins.testing import TopologyTestDriver
 
@@ -111,3 +111,47 @@ def test_windows_that_were_sent_stay_for_joins() -> None:
         driver.pipe("clicks", "b", 1, timestamp=24)
         driver.pipe("views", "a", 2, timestamp=1)
         assert last(driver, "sums") == {"a": 1002}
+
+
+def last_of_each(windows: Any, kind: str, sent: list[tuple[str, str, int, int]], caching: str, **options: Any) -> Any:
+    """Return the rows of a join of windows and those that leave a suppression behind it. `caching`: of which tables."""
+    builder = StreamsBuilder()
+    clicks, views = (
+        builder.stream(topic, key_serde="str", value_serde="int")
+        .group_by_key()
+        .windowed_by(windows)
+        .reduce(add, f"of-{topic}", cached=topic in caching)
+        for topic in ("clicks", "views")
+    )
+    both = getattr(clicks, kind)(views, pair, "both" if "both" in caching else None)
+    both.to_stream(text, with_key=True).to("updates", key_serde="str", value_serde="int")
+    closed = both.suppress("window_closes", idle="1h", name="closed")
+    closed.to_stream(text, with_key=True).to("closed", key_serde="str", value_serde="int")
+    with TopologyTestDriver(Application("app", builder), **options) as driver:
+        driver.pipe_many(
+            {each: [tuple(rest) for topic, *rest in sent if topic == each] for each in ("clicks", "views")}
+        )
+        driver.advance_wall_clock("1d")
+        return last(driver, "updates"), last(driver, "closed")
+
+
+@pytest.mark.parametrize("caching", ["clicks views", "views", "clicks both"])
+@pytest.mark.parametrize("kind", ["join", "left_join", "outer_join"])
+@pytest.mark.parametrize("windows", WINDOWS.values(), ids=WINDOWS)
+def test_updates_that_wait_in_record_caches_find_windows_that_expire_meanwhile(
+    windows: Any, kind: str, caching: str
+) -> None:
+    """A batch had records of a window, and of one that closes it: the last updates of the first found no other row."""
+
+    @settings(max_examples=examples(8))
+    @given(steps=st.lists(STEP, max_size=25), commit_every=st.integers(2, 30))
+    @example(steps=[("clicks", "a", 1, 1, 0, False), ("views", "a", 2, 1, 0, False)] * 12, commit_every=30)
+    def run(steps: list[tuple[str, str, int, int, int, bool]], commit_every: int) -> None:
+        now, sent = 100, []
+        for topic, key, value, passed, late, _ in steps:
+            now += passed
+            sent.append((topic, key, value, now - late))
+        cached = last_of_each(windows, kind, sent, caching, commit_every=commit_every)
+        assert cached == last_of_each(windows, kind, sent, caching, statestore_cache_max_bytes=0)
+
+    run()

@@ -170,6 +170,17 @@ def test_windows_are_emitted_as_if_all_of_them_were_looked_at(
     assert sent(of, steps, Watched, kept=kept) == sent(of, steps, ReadsTheStore, kept=kept)
 
 
+@settings(max_examples=examples(80), deadline=None)
+@given(ANY, STEPS)
+@example((sessions("2ms", grace="5ms"), None), [("a", "a", at, False) for at in (39, 47, 40, 60)])
+@example((sessions("1ms", grace="1ms"), None), [("a", "a", at, False) for at in (13, 16, 14, 13, 27)])
+@example((sessions("5ms", grace="1ms"), None), [("a", "a", at, False) for at in (27, 30, 33, 42, 36, 33, 56)])
+def test_a_longer_retention_changes_no_result(windows: tuple[Windows, str | None], steps: list[Step]) -> None:
+    """A window that has closed, and is still in the store, takes no record and is not sent again."""
+    found = sent(windows[0], steps, OpenWindows)
+    assert sent(windows[0], steps, OpenWindows, kept="1h") == found
+
+
 def test_sessions_that_become_one_leave_one_note() -> None:
     apart = [("a", "a", 4 * n, False) for n in range(100)]
     between = [("a", "a", 4 * n + 2, False) for n in range(100)]

@@ -198,3 +198,39 @@ def without(values: list[Any], value: Any) -> list[Any]:
     """Return values without one that has to be among them."""
     at = values.index(value)
     return values[:at] + values[at + 1 :]
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 100_000])
+@pytest.mark.parametrize("is_stored", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", of_today(range(12), 3))
+def test_a_table_is_joined_with_its_suppressed_rows(seed: int, kind: str, is_stored: bool, cache_bytes: int) -> None:
+    """Rows of other keys left between the two results of an update: the second one had a wrong previous value."""
+    chance, builder = random.Random(seed), StreamsBuilder()
+    one = builder.table("one", "one", value_serde="int")
+    held = one.suppress("5ms", name="held", max_records=1 if seed % 4 > 1 else None)
+    held.to_stream().to("held", value_serde="int")
+    left, right = (one, held) if seed % 2 else (held, one)
+    result = getattr(left, kind)(right, both, "result" if is_stored else None)
+    groups = result.group_by(lambda value: f"{value % 7}", value_serde="int", name="groups")
+    groups.reduce(lambda a, v: a + v, lambda a, v: a - v, "sums").to_stream().to("sums", value_serde="int")
+    rows: Rows = {}
+    held_rows: Rows = {}
+    sums: Rows = {}
+    application = Application("app", builder, statestore_cache_max_bytes=cache_bytes)
+    with TopologyTestDriver(application, commit_every=3) as driver:
+        for number in range(10):
+            sent = [
+                (chance.choice("ab"), chance.choice([None, *range(5)]), 4 * number + place)
+                for place in range(chance.randint(1, 3))
+            ]
+            driver.pipe_many("one", sent)
+            folded(sent, rows)
+            if "held" in driver.output_topics():
+                folded(driver.read_all("held"), held_rows)
+            expected: Rows = {}
+            for each in joined(kind, *((rows, held_rows) if seed % 2 else (held_rows, rows))).values():
+                expected[f"{each % 7}"] = expected.get(f"{each % 7}", 0) + each
+            if "sums" in driver.output_topics():
+                folded(driver.read_all("sums"), sums)
+            assert {group: total for group, total in sums.items() if total} == expected

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -233,6 +234,11 @@ def test_topics_or_a_pattern() -> None:
         pattern = "in" if given else None
         with pytest.raises(TopologyError, match="stream: expected names of topics, or pattern="):
             StreamsBuilder().stream(*given, pattern=pattern)
+
+
+def test_a_pattern_in_place_of_a_topic_is_told_its_keyword() -> None:
+    with pytest.raises(TopologyError, match=r"expected the name of a topic, found re.compile.*stream\(pattern="):
+        StreamsBuilder().stream(re.compile("in-.*"))  # type: ignore[arg-type]
 
 
 def test_numbered_names_of_state_are_warned_of_once_or_refused(caplog: pytest.LogCaptureFixture) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from struct import Struct
 from typing import Any
 
-from penstock import Change, ProcessorContext, Record, Serde, SerdeError, WrappingSerde
+from penstock import Change, ProcessorContext, Record, Serde, SerdeError
 from penstock.operator import Operator, Run, new
+from penstock.program.row_serde import RowSerde
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.support.own_copy import own_copy
 
@@ -90,7 +91,7 @@ _LENGTH = Struct(">i")
 _NONE = -1
 
 
-class ChangeSerde(WrappingSerde[Change]):
+class ChangeSerde(RowSerde[Change]):
     """New and old value of an update, each written by `inner`: the length of the new one (-1: none), it, the old one.
 
     The byte after the length says whether there is an old value. Only the application itself reads the topic.
@@ -100,8 +101,16 @@ class ChangeSerde(WrappingSerde[Change]):
     Change(new='new', old=None)
     """
 
+    fields = Change._fields
+
     def __init__(self, inner: SerdeLike) -> None:
         self.inner: Serde[Any] = resolve_serde(inner, None, "ChangeSerde: inner")
+
+    def row(self, parts: Sequence[Any]) -> Change:
+        return Change(*parts)
+
+    def serdes(self, parts: Sequence[Any]) -> Mapping[int, Serde[Any]]:
+        return {0: self.inner, 1: self.inner}
 
     def serialize(self, value: Change) -> bytes:
         new = None if value[0] is None else self.inner.serialize(value[0])

@@ -56,6 +56,9 @@ class WindowedOperator(UpdatingOperator):
     _close: Callable[[Headers], None] | None = field(default=None, init=False)
     _idle: IdleClock | None = field(default=None, init=False)
 
+    def __post_init__(self) -> None:
+        self.holds_back = self.on_close
+
     @classmethod
     def saved_with(cls, *args: Any, store: str, **options: Any) -> str:
         """Return the store of the windows: the times belong to it."""
@@ -94,12 +97,17 @@ class WindowedOperator(UpdatingOperator):
                 send(open_windows.take(time.closed), headers)
 
         self._close, drop = close, context.metrics.drop
+        forwarding = context.get_store(self.store).forwarding
+        if forwarding is not None:
+            forwarding.close.append(self._close_until)
+            if on_close and self.idle_ms is None:
+                forwarding.times.append(lambda: time.now)
         if self.idle_ms is not None:
             take = self._noting_arrivals(take)
         else:
             forget_idle_time(context)
 
-        takes_null_values = self.takes_null_values
+        takes_null_values, waiting, wait = self.takes_null_values, context.waiting_windows, self._wait_ms
 
         def run(record: Record) -> None:
             key, value, timestamp, _ = record
@@ -107,6 +115,9 @@ class WindowedOperator(UpdatingOperator):
                 drop(NULL_KEY if key is None else NULL_VALUE)
                 return
             if timestamp > time.now:
+                if timestamp - wait >= waiting.first_end:
+                    # A join below forwards these updates with rows that expire when the record is put.
+                    waiting.flush()
                 time.move(timestamp)
                 if on_close:
                     close(record[3])
@@ -127,8 +138,9 @@ class WindowedOperator(UpdatingOperator):
         else:
             super().init(context)
         if self.idle_ms is not None:
-            assert self._time is not None
-            self._idle = IdleClock(context, self.idle_ms, self._time, self._move)
+            time = self._time
+            assert time is not None
+            self._idle = IdleClock(context, self.idle_ms, lambda: time.now, self._move)
 
     def _noting_arrivals(self, take: Take) -> Take:
         def noting(record: Record) -> bool:
@@ -142,6 +154,12 @@ class WindowedOperator(UpdatingOperator):
         assert self._time is not None and self._close is not None
         self._time.move(time)
         self._close(())
+
+    def _close_until(self, time: int) -> None:
+        assert self._time is not None and self._close is not None
+        self._time.close(time)
+        if self.on_close:
+            self._close(())
 
     def _compile_update(self, context: ProcessorContext, store: StateStore) -> Callable[..., None]:
         """Return update(key, start, end, new, old, timestamp, headers), which sends an update of a window."""
@@ -439,15 +457,15 @@ class SessionAggregate(WindowedOperator):
         sends_updates = not on_close and store.record_cache is None
         key_bytes = bytes_of_keys(self.key_serde, context)
 
-        def keeps_note(session: Windowed, start: int) -> bool:
-            """Return whether a session that grows has a note under its new start; one that was sent has none."""
-            return session[1] == start and session[2] > time.closed
-
         def take(record: Record) -> bool:
             key, value, timestamp, headers = record
             start = end = timestamp
             aggregate = initial()
-            stored = list(find(key, timestamp - gap, timestamp + gap))
+            # A session that has closed stays as it was, also while the store still has it.
+            earliest = timestamp - gap
+            if earliest <= time.closed:
+                earliest = time.closed + 1
+            stored = list(find(key, earliest, timestamp + gap))
             found = [(each, entry[0]) for each, entry in stored] if keeps_headers else stored
             for (_, one_start, one_end), entry in found:
                 # `entry` is the old value
@@ -481,7 +499,7 @@ class SessionAggregate(WindowedOperator):
                     own_key = key if type(key) in IMMUTABLE else own_copy(key)
                     update = None if of_values else new(Change, (None, entry if sends_old else None))
                     send_update((new(Windowed, (own_key, session[1], session[2])), update, session[2], headers))
-            elif on_close and (kept is None or len(found) != 1 or not keeps_note(found[0][0], start)):
+            elif on_close and (kept is None or len(found) != 1 or found[0][0][1] != start):
                 raw = key_bytes(key)
                 replaced = [(session[1], raw) for session, _ in found]
                 open_windows.merge(replaced, end, None if kept is None else (start, raw), key)
@@ -492,9 +510,11 @@ class SessionAggregate(WindowedOperator):
 
         def send(due: list[Note], headers: Headers) -> None:
             closed: dict[tuple[int, int, bytes], tuple[Any, Any]] = {}
-            for _, (start, raw), key in due:
-                with find(key, start, start) as rows:
-                    for (_, _, end), entry in rows:
+            for noted, (start, raw), key in due:
+                with find(key, noted, start) as rows:
+                    for (_, begin, end), entry in rows:
+                        if begin != start:  # one that had closed before records around its end came
+                            continue
                         if on_close and end > time.closed:  # it has grown since it was noted
                             open_windows.add(end, (start, raw), key)
                         else:

@@ -150,6 +150,14 @@ def measures_of(status: RunStatus, lag: Sequence[PartitionLag]) -> Iterator[Meas
     ):
         yield made.counter(name, text, ["store"], [((store,), n[at]) for store, n in status.store_calls.items()])
     yield from _of_nodes(made, status)
+    calls = status.calls.items()
+    yield made.counter(
+        "node_calls",
+        "Calls of the node's records in flight that ended.",
+        ["node", "result"],
+        [((node, result), n[at]) for node, n in calls for at, result in enumerate(("returned", "failed", "timed out"))],
+    )
+    yield made.counter("node_call_seconds", "Time of these calls.", ["node"], [((node,), n[3]) for node, n in calls])
     yield from _of_hosts(made, status)
     yield made.gauge(
         "lag_offsets",
@@ -197,6 +205,7 @@ def _of_tasks(made: _Maker, status: RunStatus) -> Iterator[Measure]:
             lambda t: None if t.last_commit_ms is None else t.last_commit_ms / 1000,
         ),
         ("task_state_bytes", "Size of the task's local state on disk.", lambda t: t.state_bytes),
+        ("task_records_in_flight", "Records whose calls have no result yet.", lambda t: t.in_flight),
     )
     for name, text, value in gauges:
         found = [((t.task,), each) for t in tasks if (each := value(t)) is not None]

@@ -216,6 +216,7 @@ class PlannedApplication:
     log_level: int = logging.WARNING
     upstream: Mapping[str, Sequence[int]] = field(default_factory=dict)
     holding: Sequence[int] = field(default_factory=list)
+    calling: Sequence[int] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -248,6 +249,7 @@ class PlannedApplication:
             log_level,
             {str(number): sorted(above) for number, above in application.program.upstream().items()},
             sorted(application.program.holding()),
+            sorted(application.program.calling()),
         )
 
     def write(self) -> None:

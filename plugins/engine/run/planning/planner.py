@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from penstock.plugins.engine.task.positions import starting_offsets
 from penstock.plugins.engine.task.topic_ids import EVERY_SECONDS
 from penstock.program.offset_reset import EARLIEST, LATEST
 from penstock.task.progress import Front
+from penstock.task.saved_schedules import are_called
 
 from ..slots import slot
 from .control import Control, ControlFile, Orders, PlannedApplication, Rests
@@ -237,6 +238,8 @@ class BatchPlanner:
         for task, partitions in self._inputs.items():
             inputs.setdefault(TaskId.parse(task).subtopology, []).extend(partitions)
         self._fronts = Fronts({number: plan.upstream.get(str(number), ()) for number in inputs}, inputs, plan.holding)
+        above = {each for of in plan.upstream.values() for each in of}
+        self._calling = above.intersection(plan.calling)
         self._front_ms = 0  # as of this time everything in front of all is to be read before a drain or a step ends
 
     def first(self) -> Offset:
@@ -267,7 +270,9 @@ class BatchPlanner:
             is_wanted = self._is_wanted(control, start, bool(unopened))
             if is_wanted or self._behind():
                 return self._batch(control, start, max_records, unopened, is_wanted)
-            if not self._lags.are_records_on_their_way():
+            # A task that is closed waits for a target outside of the log, and may have read everything already.
+            has_to_write = self._drains_only and bool(control.unopened)
+            if not has_to_write and not self._lags.are_records_on_their_way():
                 self._rest(control, start)
                 return start
             # The last batch's records in internal topics are committed, but not readable yet.
@@ -441,9 +446,19 @@ class BatchPlanner:
     def _look_at_fronts(self) -> None:
         """Record how far sub-topologies have read, as soon as their outputs can be read."""
         lags = self._lags
-        busy = self._fronts.fronts if self._plan.upstream and lags.are_records_on_their_way() else ()
+        busy: Collection[int] = self._fronts.fronts if self._plan.upstream and lags.are_records_on_their_way() else ()
+        if self._calling:
+            busy = {*busy, *self._calls_under_way()}
         positions = {**lags.ends, **lags.behind}
         self._fronts.look(lags.looked_ms, lags.ends, positions, busy=busy, paused=self._paused)
+
+    def _calls_under_way(self) -> Iterator[int]:
+        """Return the sub-topologies in front of others that wait for results: their records are not read."""
+        for task, inputs in self._inputs.items():
+            if (number := TaskId.parse(task).subtopology) in self._calling:
+                commit = self._log.visible_commit(self._plan.application_id, task, inputs)
+                if commit is not None and not are_called(commit.engine_state, self._fronts.pending(number)):
+                    yield number
 
     def _ends(self, limited: Mapping[TopicPartition, int], unopened: Collection[str]) -> dict[TopicPartition, int]:
         """Return the ends of all input partitions of tasks that have something to read, or are not open.

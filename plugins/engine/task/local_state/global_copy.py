@@ -22,8 +22,10 @@ from penstock import (
     duration_ms,
 )
 from penstock.hooks import registry
+from penstock.program.serdes import resolve_serde
 from penstock.store.kept_store import KeptStore
 from penstock.store.record_cache import CacheBudget, RecordCache
+from penstock.store.specs import declared_serdes
 from penstock.store.state_store import built_store
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.support.file_lock import FileLock
@@ -68,9 +70,30 @@ class Position:
         """The highest timestamp that was read; -1 before the first record."""
         return int(json.loads(self.engine).get("stream", -1)) if self.engine else -1
 
+    def contradiction(self, form: str, topic_id: str) -> str | None:
+        """Return why a copy at this position is none of a topic of this id, with entries of this form; None if it is.
+
+        An id that is "" is not known.
+        """
+        if self.positions and self.form != form:
+            written = self.form or "of an older version of penstock"
+            return f"its entries were written with the serdes {written}, and those of the program are {form}"
+        if self.topic_id and topic_id and self.topic_id != topic_id:
+            return "its topic was deleted and made again"
+        return None
+
     def to_version(self) -> str:
         """Return this as text."""
         return json.dumps(asdict(self))
+
+
+def form_of_entries(application: Application, store: StoreBuilder) -> str:
+    """Return the written forms of a global store's serdes, as a name of how its entries are written."""
+    forms = ", ".join(
+        resolve_serde(given, application.settings.state_serde, f"store {store.name!r}").written_form()
+        for given in declared_serdes(store).values()
+    )
+    return forms + (", with a TTL" if store.traits.expires else "")
 
 
 class GlobalCopy:

@@ -19,13 +19,11 @@ from penstock import (
     TopicPartition,
     UnknownTopicError,
 )
-from penstock.program.serdes import resolve_serde
-from penstock.store.specs import declared_serdes
 from penstock.support.repeats import Repeats
 from penstock.task.failures import FailureKey, RetryRequested
 from penstock.task.task import Task
 
-from .global_copy import GlobalCopy, GlobalDirectory, Position
+from .global_copy import GlobalCopy, GlobalDirectory, Position, form_of_entries
 from .refill import filling_task
 from .restoring import Stretch
 
@@ -110,12 +108,7 @@ class _Part:
     def __post_init__(self) -> None:
         self.copies = GlobalDirectory(self.application, self.spec, self.directory, self.filling)
         self._topic = self.spec.source.topics[0]
-        self._form = ", ".join(
-            resolve_serde(
-                given, self.application.settings.state_serde, f"store {self.spec.store.name!r}"
-            ).written_form()
-            for given in declared_serdes(self.spec.store).values()
-        ) + (", with a TTL" if self.spec.store.traits.expires else "")
+        self._form = form_of_entries(self.application, self.spec.store)
         self._attempts: dict[FailureKey, int] = {}
         self.metrics: dict[str, NodeMetrics] = {
             self.spec.source.name: NodeMetrics(),
@@ -245,6 +238,7 @@ class _Part:
                         task.feed(batch)
                     while task.process(_CHUNK):
                         pass
+                    task.end_batches()
                     positions[partition] = batches[-1].next_offset if batches else end
                     copy.store.flush()
                     fetches += 1
@@ -309,11 +303,8 @@ class _Goal:
 
         Also returns a reason if the entries have another form.
         """
-        if position.positions and position.form != self.form:
-            written = position.form or "of an older version of penstock"
-            return f"its entries were written with the serdes {written}, and those of the program are {self.form}"
-        if position.topic_id and self.topic_id and position.topic_id != self.topic_id:
-            return "its topic was deleted and made again"
+        if reason := position.contradiction(self.form, self.topic_id):
+            return reason
         ends = {str(each.partition): end for each, end in self.targets.items()}
         for number, at in position.positions.items():
             if number not in ends:

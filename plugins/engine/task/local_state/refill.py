@@ -80,6 +80,7 @@ class Refill:
                     task.feed(batch)
                     while task.process(_CHUNK):
                         pass
+                    task.end_batches()
                     task.take_outputs()  # dead letters, which were sent when the records were first processed
                     store.flush()
                     pause()

@@ -135,7 +135,8 @@ class TaskState:
 
     def set_clocks(self, stream_time: int, wall_clock: int) -> None:
         """Set the times (ms) that stores count from, for a tool that puts rows without a task."""
-        self._progress.stream_time, self._progress.wall_clock = stream_time, wall_clock
+        progress = self._progress
+        progress.stream_time, progress.time_of_all, progress.wall_clock = stream_time, stream_time, wall_clock
 
     def open_fresh(self, version: str) -> None:
         """Build the stores, empty, at `version`: for a state without a log."""
@@ -252,9 +253,17 @@ class TaskState:
         return self._rows
 
     def flush(self) -> None:
-        """Write the stores' pending objects to the commit buffers."""
-        for store in self.stores.values():
-            store.flush()
+        """Write the stores' pending objects to the commit buffers, and free what has expired.
+
+        Records in flight come back with their own stream time, so what has expired since is still there for them.
+        """
+        progress = self._progress
+        stream_time, progress.stream_time = progress.stream_time, progress.time_of_all
+        try:
+            for store in self.stores.values():
+                store.flush()
+        finally:
+            progress.stream_time = stream_time
 
     def changes(self) -> Changes:
         """Return the changes since the last commit, by store; call `flush` first."""

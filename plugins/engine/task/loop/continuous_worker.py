@@ -235,6 +235,16 @@ class ContinuousWorker(LoggedTask):
         return None if tick is None else progress.driver_time_of(tick)
 
     @property
+    def calls_under_way(self) -> int:
+        """The number of calls of the task whose answers it may take when they come."""
+        return 0 if self.task is None or self.is_paused or self.rests else self.task.in_flight.calls_under_way
+
+    @property
+    def answers(self) -> int:
+        """The number of answers of calls that the task has not taken."""
+        return 0 if self.task is None else self.task.in_flight.answers
+
+    @property
     def waits_for_front(self) -> bool:
         """Whether a due punctuator waits for inputs in front of the task, which `FrontLooks` looks for."""
         if self.task is None or self._is_stepping or self.is_paused or self.rests:
@@ -282,7 +292,7 @@ class ContinuousWorker(LoggedTask):
         if (
             task.commit_requested
             or self._has_postponed
-            or task.output_bytes() + state.size_bytes() > self._settings.commit_bytes
+            or task.output_bytes() + task.sink_bytes() + state.size_bytes() > self._settings.commit_bytes
         ):
             return 0.0
         due = self._due
@@ -323,7 +333,8 @@ class ContinuousWorker(LoggedTask):
         self._commit_took = self._seconds() - self._committed_at
         commit = self._commits.finish()
         self._state.backends.release()
-        self._retries.forget_done(commit.positions, self.task.stream_time, self.task.wall_clock)
+        task = self.task
+        self._retries.forget_done(commit.positions, task.stream_time, task.wall_clock, task.in_flight.places)
         self._has_news = True
         if not self._reports:
             self._add_report()

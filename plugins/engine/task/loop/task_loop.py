@@ -38,6 +38,13 @@ _CHUNK = _MOST_POLLED
 _TURN_SECONDS = 0.05
 """How long tasks work in a turn; the last one ends with its record or punctuator. Between two turns commits begin."""
 _LONGEST_WAIT, _SHORT_WAIT, _STALLED_WAIT, _OPENING_WAIT = 0.05, 0.001, 0.01, 0.005
+_ANSWER_WAIT, _CALLS_A_WAIT, _LONGEST_ANSWER_WAIT, _ENOUGH_ANSWERS = 0.001, 16, 0.010, 0.25
+"""How long the log is polled before a turn takes the answers of calls that have come: once this long, and once more for
+so many calls, up to the last, or until this share of the calls has one. Many answers in one turn cost little more than
+one does.
+"""
+_ANSWER_LOOK = 0.0025
+"""The longest wait between two looks whether there are so many."""
 _CLEAN_UP_SECONDS = 60.0
 _LAST_SECONDS = 5.0
 """How long `close` waits for commits and openings that are under way."""
@@ -204,7 +211,7 @@ class TaskLoop:
 
     def _poll(self, seconds: float) -> None:
         try:
-            batches = self._follower.poll(seconds, max(_FEWEST_POLLED, _MOST_POLLED - self._ready))
+            batches = self._arrived(seconds, max(_FEWEST_POLLED, _MOST_POLLED - self._ready))
         except LogError as error:
             if error.partition is None:
                 raise
@@ -218,6 +225,22 @@ class TaskLoop:
             task.feed(batch)
             self._busy[name] = task
             self._pauses.note(partition, batch)
+
+    def _arrived(self, seconds: float, most: int) -> list[RecordBatch]:
+        """Poll the log; end sooner where calls of a task have answers."""
+        calling = [each for each in self._tasks.values() if each.calls_under_way]
+        if not calling:
+            return self._follower.poll(seconds, most)
+        began, calls = self._seconds(), sum(each.calls_under_way for each in calling)
+        patience = min(_ANSWER_WAIT * (1 + calls // _CALLS_A_WAIT), _LONGEST_ANSWER_WAIT)
+        left = seconds
+        while True:
+            batches = self._follower.poll(min(left, patience, _ANSWER_LOOK), most)
+            waited, answers = self._seconds() - began, sum(each.answers for each in calling)
+            left = seconds - waited
+            has_answers = answers and (waited >= patience or answers >= _ENOUGH_ANSWERS * calls)
+            if batches or left <= 0 or has_answers:
+                return batches
 
     def _go_on(self, partition: TopicPartition, error: LogError) -> None:
         """Follow a partition from where `offset_out_of_range` says; after any other error close its task."""

@@ -151,6 +151,8 @@ class Openings:
             task.restore(self._turnstile.let_others_in)
         finally:
             self._turnstile.leave()
+        with stretch.waiting():  # a target that does not answer holds up no restore
+            task.open_targets()
 
     def restoring(self) -> dict[str, RestoreProgress]:
         """Return the restore progress of each task. Any thread may call it."""

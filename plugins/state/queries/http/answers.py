@@ -342,6 +342,7 @@ class _Scan:
     prefix: Any
     first: int
     last: int
+    kind: str
 
     @classmethod
     def of(cls, text: StoreText, reading: StoreReading, given: Parameters) -> _Scan:
@@ -367,6 +368,7 @@ class _Scan:
             keys.get("prefix"),
             given.number("from", 0),
             given.number("to", LATEST),
+            kind_of(reading.builder),
         )
 
     def rows(self, store: StateStore, after: Page) -> Iterator[Entry]:
@@ -382,7 +384,7 @@ class _Scan:
             if self.prefix is not None and not entry["key"].startswith(self.prefix):
                 return
             if not is_behind:
-                rank = _rank(entry)
+                rank = self._rank(entry)
                 is_behind = self.serde.serialize(entry["key"]) != after.key or rank > after.rank
                 left -= not is_behind and rank == after.rank
             if is_behind or left < 0:
@@ -399,12 +401,24 @@ class _Scan:
         if not rows:
             return after
         # Python calls some keys equal that are others, such as 1 and True, and a nan not equal to itself.
-        serialize, rank = self.serde.serialize, _rank(rows[-1])
+        serialize, rank = self.serde.serialize, self._rank(rows[-1])
         data = serialize(rows[-1]["key"])
-        alike = takewhile(lambda entry: _rank(entry) == rank and serialize(entry["key"]) == data, reversed(rows))
+        alike = takewhile(lambda entry: self._rank(entry) == rank and serialize(entry["key"]) == data, reversed(rows))
         count = sum(1 for _ in alike)
         goes_on = count == len(rows) and (data, rank) == (after.key, after.rank)
         return after._replace(key=data, rank=rank, skipped=count + (after.skipped if goes_on else 0))
+
+    def _rank(self, entry: Entry) -> tuple[int, ...]:
+        """Return the sort key of a key's entries, as its kind of store yields them.
+
+        Those of one window that keeps duplicates, and of lists, are alike. Of windows only starts are in order: a
+        window may end before an earlier one does.
+        """
+        if "valid_to" in entry:
+            return (-entry["timestamp"],)
+        if self.kind == "session":
+            return (entry["end"], entry["start"])
+        return (entry["start"],) if "start" in entry else ()
 
 
 class _Texts(threading.local):
@@ -412,13 +426,6 @@ class _Texts(threading.local):
 
     def __init__(self) -> None:
         self.made: dict[str, StoreText] = {}
-
-
-def _rank(entry: Entry) -> tuple[int, ...]:
-    """Return the sort key of a key's entries; those of one window that keeps duplicates, and of lists, are alike."""
-    if "valid_to" in entry:
-        return (-entry["timestamp"],)
-    return (entry["end"], entry["start"]) if "start" in entry else ()
 
 
 def _division(task: SavedTask) -> str:

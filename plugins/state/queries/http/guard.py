@@ -138,7 +138,10 @@ class Guard:
             raise Refused(403, "wrong_host", "the request is for a host that this server is not")
         origin = request.headers.get("origin")
         if origin is not None and _authority(origin) != host:
-            raise Refused(403, "wrong_origin", "requests of pages of other sites are refused")
+            raise Refused(
+                403, "wrong_origin", "requests of pages of other sites are refused; a proxy in front of this server "
+                "has to pass the header Host on as the browser sent it"
+            )  # fmt: skip
 
     def _has(self, given: str) -> bool:
         known = [each.encode() for each in (self.token, self.actions_token) if each is not None]

@@ -34,6 +34,8 @@ with needed("the server of queries", "serve"):
 _log = logging.getLogger("penstock.queries")
 
 _MOST_BODY_BYTES = 1 << 20
+_MOST_READ_BYTES = 16 << 20
+"""So much of a body that is too large is read, and dropped: a client that still sends would not read the answer."""
 _BODY_SECONDS = 10.0
 """How long a client may take to send its body."""
 _STREAM_SECONDS = 600.0
@@ -337,17 +339,20 @@ class _Service:
 
 async def read_body(request: Request) -> bytes:
     """Return the body of a request. Raises Refused for one that is too large or comes too slowly."""
-    body = b""
+    body, size = b"", 0
     try:
         async with asyncio.timeout(_BODY_SECONDS):
             async for chunk in request.stream():
-                body += chunk
-                if len(body) > _MOST_BODY_BYTES:
-                    raise Refused(413, "too_large", f"the body has more than {_MOST_BODY_BYTES:,} bytes")
+                size += len(chunk)
+                if size > _MOST_READ_BYTES:
+                    break
+                body = body + chunk if size <= _MOST_BODY_BYTES else b""
     except TimeoutError:
         raise Refused(408, "timeout", "the body did not come in time") from None
     except ClientDisconnect:
         raise Refused(400, "bad_request", "the body is not complete") from None
+    if size > _MOST_BODY_BYTES:
+        raise Refused(413, "too_large", f"the body has more than {_MOST_BODY_BYTES:,} bytes")
     return body
 
 

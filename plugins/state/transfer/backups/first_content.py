@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from penstock import (
     Application,
+    Assignment,
     Commit,
     ConfigError,
     IncompatibleStateError,
@@ -29,15 +30,17 @@ from penstock import (
     WindowStoreSpec,
 )
 from penstock.plugins.engine.program.check import drop_stores
-from penstock.plugins.engine.program.preparation import Prepared, prepare
-from penstock.plugins.engine.program.saved_program import read_note, saved_subtopologies
+from penstock.plugins.engine.program.preparation import Prepared, check, prepare
+from penstock.plugins.engine.program.saved_program import check_location, read_note, saved_subtopologies, saved_tasks
 from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.commit import PendingCommit
+from penstock.plugins.engine.task.locations import Places
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.report import Phases
 from penstock.plugins.engine.task.task_worker import LastingTaskWorker
-from penstock.plugins.state.copies.contents import declared_store, entries, reading_serdes
+from penstock.plugins.state.copies.contents import declared_store, entries, open_store, reading_serdes
 from penstock.plugins.state.copies.key_tasks import KeyTasks
+from penstock.plugins.state.copies.replica import Replica
 
 _PORTION = 50_000
 _LEAST_TIME, _LAST_TIME = -(2**63), 2**63 - 1
@@ -49,10 +52,15 @@ Row = Mapping[str, Any]
 
 
 class Filled(NamedTuple):
-    """The number of rows put, and the number of them that the store lacks because they have expired."""
+    """The number of rows put, and how many of them the store lacks.
+
+    They had `expired`, were `replaced` by one of the same key, or `evicted` by later ones from a store of limited size.
+    """
 
     rows: int
     expired: int
+    replaced: int = 0
+    evicted: int = 0
 
 
 def fill_store(
@@ -80,10 +88,16 @@ def fill_store(
         if _is_saved(application.id, log, store):  # else it was dropped after the kill
             drop_stores(application, log, lease, [store])
         notes.RESTORING.take_back(application.id, log)
+    # What is refused leaves no note of its program, and makes no topic.
+    checked = check(application, log)
+    check_location(checked.application, checked.assignment, log, checked.now["identity"])
+    _check_empty(checked.application, log, store, builder)
+    placing = _Placing(checked.application, checked.assignment, number, builder, task)
+    count = placing.check(rows())
     prepared = prepare(application, log)
     with ExitStack() as stack:
-        filling = _Filling(prepared, log, number, builder, task, stack)
-        count = filling.check(rows())
+        filling = _Filling(prepared, log, number, builder, placing, stack)
+        filling.open()
         notes.RESTORING.write(application.id, lease, mark)
         filled = filling.fill(rows(), lease.renew)
         if filled.rows != count:
@@ -98,6 +112,29 @@ def fill_store(
 def _is_saved(application_id: str, log: Log, store: str) -> bool:
     note = read_note(application_id, log)
     return bool(note) and any(store in each["stores"] for each in saved_subtopologies(note).values())
+
+
+def _check_empty(application: Application, log: Log, store: str, builder: StoreBuilder) -> None:
+    """Raise IncompatibleStateError for a store that a task of the last program has content of."""
+    for task, saved in saved_tasks(application.id, log).items():
+        if store not in saved.layouts.now or store in saved.dropped:
+            continue
+        directory = Places.of(application).replica(store, task)
+        with Replica(application, task, log, directory, stores=[store]) as replica:
+            while not replica.catch_up():
+                continue
+            if replica.version is None or next(replica.backend(store).range(store), None) is None:
+                continue
+            with closing(open_store(application, replica, builder)) as opened:
+                _check_no_entry(application, task, opened)
+
+
+def _check_no_entry(application: Application, task: str, store: StateStore) -> None:
+    if next(entries(store), None) is not None:
+        raise IncompatibleStateError(
+            f"store {store.name!r} of application {application.id!r} has content in task {task}: give it up first "
+            f"(`penstock state drop MODULE:ATTR {store.name}`)"
+        )
 
 
 class _Task(LastingTaskWorker):
@@ -145,38 +182,25 @@ class _RowError(ValueError):
     """A row that cannot be put."""
 
 
-class _Filling:
+class _Placing:
+    """The rows of a store as they are checked, and the tasks of their keys."""
+
     def __init__(
-        self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, only: str | None, stack: ExitStack
+        self, application: Application, assignment: Assignment, number: int, store: StoreBuilder, only: str | None
     ) -> None:
-        """Make the tasks, which `stack` closes."""
-        self._application, self._store = prepared.application, store
-        self._serdes = reading_serdes(self._application, store)
-        self._tasks: dict[str, _Task] = {}
-        resources = stack.enter_context(closing(ProcessResources()))
-        for task, partitions in prepared.assignment.tasks.items():
-            if task.subtopology == number:
-                count = len(prepared.assignment.tasks)
-                own = _Task(self._application, TaskId(*task), partitions, log, resources=resources, task_count=count)
-                self._tasks[str(task)] = stack.enter_context(closing(own))
-        if only is not None and only not in self._tasks:
-            raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(self._tasks)}")
+        self._application, self._store = application, store
+        self._serdes = reading_serdes(application, store)
         self._only = only
-        self._portions: list[int] = []
+        self.portions: list[int] = []
         """How many rows each portion has, as the check has found."""
-        self._key_tasks = KeyTasks(self._application, number, store.name)
-        reads = [read for task, read in prepared.assignment.tasks.items() if task.subtopology == number]
-        self._count = self._key_tasks.count(reads)
+        self._key_tasks = KeyTasks(application, number, store.name)
+        own = {str(task): read for task, read in assignment.tasks.items() if task.subtopology == number}
+        self._count = self._key_tasks.count(list(own.values()))
+        if only is not None and only not in own:
+            raise ConfigError(f"task {only}: store {store.name!r} is in the tasks {', '.join(own)}")
 
     def check(self, rows: Iterable[Row]) -> int:
-        """Raise an error for a store that has content, or for a row that cannot be put; return the number of rows."""
-        for task, opened in self._tasks.items():
-            opened.open()
-            if next(entries(opened.store(self._store.name)), None) is not None:
-                raise IncompatibleStateError(
-                    f"store {self._store.name!r} of application {self._application.id!r} has content in task {task}: "
-                    f"give it up first (`penstock state drop MODULE:ATTR {self._store.name}`)"
-                )
+        """Raise an error for a row that cannot be put; return the number of rows."""
         most, count, begun, size = self._application.settings.commit_bytes, 0, 0, 0
         for count, row in enumerate(rows, 1):
             for part in ("key", "value"):
@@ -185,7 +209,7 @@ class _Filling:
             try:
                 _item(row, self._store)
                 size += self._check_row(row)
-                self._tasks_of(row)
+                self.tasks_of(row)
             except KeyError as error:
                 raise ConfigError(f"row {count}: it has no {error.args[0]!r}") from error
             except _RowError as error:
@@ -193,7 +217,7 @@ class _Filling:
             except ConfigError as error:
                 raise ConfigError(f"row {count}: {error}: put all rows into one with --task") from error
             if count - begun == _PORTION or size >= most:
-                self._portions.append(count - begun)
+                self.portions.append(count - begun)
                 begun, size = count, 0
         return count
 
@@ -221,33 +245,65 @@ class _Filling:
             _check_window(row, self._store)
         return size
 
-    def _tasks_of(self, row: Row) -> list[str]:
+    def tasks_of(self, row: Row) -> list[str]:
+        """Return the tasks of a row. Raises ConfigError where they are unknown."""
         return [self._only] if self._only is not None else self._key_tasks.of(row["key"], self._count)
+
+
+class _Filling:
+    """Puts rows into the tasks, which `stack` closes."""
+
+    def __init__(
+        self, prepared: Prepared, log: Log, number: int, store: StoreBuilder, placing: _Placing, stack: ExitStack
+    ) -> None:
+        self._application, self._store, self._placing = prepared.application, store, placing
+        self._tasks: dict[str, _Task] = {}
+        resources = stack.enter_context(closing(ProcessResources()))
+        for task, partitions in prepared.assignment.tasks.items():
+            if task.subtopology == number:
+                count = len(prepared.assignment.tasks)
+                own = _Task(self._application, TaskId(*task), partitions, log, resources=resources, task_count=count)
+                self._tasks[str(task)] = stack.enter_context(closing(own))
+
+    def open(self) -> None:
+        """Open the tasks. Raises IncompatibleStateError if a store has content, such as one that was parked."""
+        for task, opened in self._tasks.items():
+            opened.open()
+            _check_no_entry(self._application, task, opened.store(self._store.name))
 
     def fill(self, rows: Iterable[Row], check_lease: Callable[[], None]) -> Filled:
         """Put all rows, and commit after each portion: of so many rows, or about `commit_bytes` and a row."""
-        waiting, count, expired = iter(rows), 0, 0
-        portions = chain(self._portions, repeat(_PORTION))
+        waiting, count, expired, replaced = iter(rows), 0, 0, 0
+        portions = chain(self._placing.portions, repeat(_PORTION))
         kind, traits = getattr(self._store, "kind", "key_value"), self._store.traits
         may_expire = traits.expires or kind in ("window", "session")
+        # With a ttl, a row that is replaced may have expired as well.
+        has_duplicates = getattr(self._store, "retain_duplicates", False)
+        keeps_each = kind == "list" or traits.expires or has_duplicates
         while portion := list(islice(waiting, next(portions))):
             count += len(portion)
             check_lease()
             used = set[str]()
             for row in portion:
-                for task in self._tasks_of(row):
+                for task in self._placing.tasks_of(row):
                     used.add(task)
                     if traits.expires:
                         self._tasks[task].begin_ttl(row["timestamp"] if traits.timestamped else None)
-                    _put(self._tasks[task].store(self._store.name), row, _item(row, self._store))
+                    store = self._tasks[task].store(self._store.name)
+                    replaced += not keeps_each and _has(store, row, False)
+                    _put(store, row, _item(row, self._store))
             for task in used if may_expire else ():
                 self._tasks[task].end_ttl()
             for row in portion if may_expire else ():
-                stores = [self._tasks[task].store(self._store.name) for task in self._tasks_of(row)]
-                expired += not any(_has(store, row) for store in stores)
+                stores = [self._tasks[task].store(self._store.name) for task in self._placing.tasks_of(row)]
+                expired += not any(_has(store, row, has_duplicates) for store in stores)
             for task in sorted(used):
                 self._tasks[task].commit_stores()
-        return Filled(count, expired)
+        evicted = 0
+        if kind == "lru_map":
+            stores = [task.store(self._store.name) for task in self._tasks.values()]
+            evicted = count - replaced - sum(1 for store in stores for _ in entries(store))
+        return Filled(count, expired, replaced, evicted)
 
 
 def _item(row: Row, store: StoreBuilder) -> Any:
@@ -278,9 +334,12 @@ def _check_window(row: Row, store: WindowStoreSpec) -> None:
         )
 
 
-def _has(store: StateStore, row: Row) -> bool:
-    """Return whether a store that may expire has the entry of a row, or of a later one with its key."""
+def _has(store: StateStore, row: Row, has_duplicates: bool) -> bool:
+    """Return whether a store that may expire has the entry of a row, or another one with its key."""
     if isinstance(store, WindowStore):
+        if has_duplicates:
+            with store.fetch(row["key"], row["start"], row["start"]) as found:
+                return next(found, None) is not None
         return store.fetch(row["key"], row["start"]) is not None
     if isinstance(store, SessionStore):
         return store.fetch_session(row["key"], row["start"], row["end"]) is not None

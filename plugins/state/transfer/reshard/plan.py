@@ -26,7 +26,7 @@ from penstock import (
 from penstock.plugins.engine.program.check import check_saved
 from penstock.plugins.engine.program.preparation import topic_counts
 from penstock.plugins.engine.program.saved_program import ProgramNote, gone_stores, read_note
-from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, renamed
+from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, stored_as
 from penstock.program.nodes import decorate
 from penstock.program.partitioning import partitions_of_key, whole_key
 from penstock.program.serdes import resolve_serde
@@ -58,7 +58,7 @@ class ReshardPlan:
 
     def under(self, application_id: str, log: Log) -> tuple[Application, Assignment]:
         """Return the application of the new layout under the id that the log will have it, and its tasks."""
-        application = renamed(self.program, application_id)
+        application = stored_as(self.program, application_id)
         return application, application.program.resolve(topic_counts(application_id, log), application_id)
 
 
@@ -80,7 +80,7 @@ def plan_reshard(
     """
     sources, partitioners = dict(sources or {}), dict(partitioners or {})
     stored = read_stored(application.id, log)
-    before = renamed(application, stored.id)
+    before = stored_as(application, stored.id)
     note = read_note(stored.id, log)
     if not note:
         raise ConfigError(

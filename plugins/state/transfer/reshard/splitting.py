@@ -236,10 +236,12 @@ class ValueRoute:
         return wrap(self._serde.serialize(value), *envelope[1:])
 
 
-_LATER = frozenset({"observed", "closed", "wait", "arrived", "moved", "stream_time", "ticket"})
+_LATER = frozenset({"observed", "closed", "wait", "arrived", "moved", "stream_time", "ticket", "held_back"})
 """Numbers of operators of which the highest counts: times that only grow, and counters."""
-_EARLIER = frozenset({"next_end", "closed_to", "min_time", "first", "next_emit"})
+_EARLIER = frozenset({"next_end", "closed_to", "min_time", "first", "next_emit", ".passed"})
 """Those of which the lowest counts: when something is due, and up to where windows were sent when they closed."""
+_IN_TARGET = frozenset({"next_offset", "topic"})
+"""Those of an external sink: how far its target is in one partition, which the target itself says as well."""
 _SENT, _NEXT = "closed_to", "next_end"
 
 SentWindows = Mapping[str, Mapping[int, int]]
@@ -315,6 +317,8 @@ def _numbers(where: str, read: Sequence[Mapping[str, Any]], dropped: frozenset[s
         for store, values in state.get("stores", {}).items():
             if store.partition("/")[0] not in dropped:
                 for name, value in values.items():
+                    if name in _IN_TARGET:
+                        continue
                     found.setdefault(store, {}).setdefault(name, []).append(value)
     made: dict[str, dict[str, int]] = {}
     for store, values in found.items():

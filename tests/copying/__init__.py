@@ -1,0 +1,1 @@
+"""Tests of copies into a topic: sources, records, positions and kills."""

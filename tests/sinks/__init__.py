@@ -1,0 +1,1 @@
+"""Targets outside of the log: the engine's part, the contract, PostgreSQL."""

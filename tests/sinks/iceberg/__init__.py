@@ -1,0 +1,1 @@
+"""Tests of the sink to Apache Iceberg, on real tables of a SQL catalog."""
