@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from penstock import Application, ConfigError, Log, Partitioner, Record, SinkNode, SourceNode, default_partitioner
 from penstock.program.nodes import decorate, reads
-from penstock.program.partitioning import partitions_of_key
+from penstock.program.partitioning import RecordOfKey, partitions_of_key
 from penstock.program.serdes import serdes_of_topic
 from penstock.task.dead_letter import FailureNote
 from penstock.task.validation import valid_partitions
@@ -99,9 +99,10 @@ class ApplicationTargets(Targets):
         what = f"sink {sink.name!r}" if given is None else "the partitioner that was given"
         try:
             of_key = None if letter.key is None else key.deserialize(letter.key)
-            record = Record(of_key, None, letter.timestamp, letter.headers)
-            if sink.partitioner and letter.value is not None:
-                record = record.with_value(value.deserialize(letter.value))
+            record: Record = RecordOfKey(of_key)
+            if sink.partitioner:
+                of_value = None if letter.value is None else value.deserialize(letter.value)
+                record = Record(of_key, of_value, letter.timestamp, letter.headers)
             chosen = partitioner and valid_partitions(partitioner(topic, record, count), count, what)
             if chosen is None and letter.key is not None:
                 return partitions_of_key(replace(sink, partitioner=None), key, topic, of_key, count)
