@@ -240,9 +240,7 @@ class Client:
     ) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname or {*"@?#"} & {*url}:  # errors show the URL
-            raise ConfigError(
-                "url: expected http://HOST:PORT or https://HOST:PORT, with no user and no query"
-            )
+            raise ConfigError("url: expected http://HOST:PORT or https://HOST:PORT, with no user and no query")
         self._url = url
         self._path = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
