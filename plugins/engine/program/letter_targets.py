@@ -112,8 +112,8 @@ class ApplicationTargets(Targets):
         except Exception as error:  # a user's function, and a record that may be why it failed
             why = type(error).__name__
         raise NoPartitionError(
-            f"{what} cannot choose a partition for it: {why}; `penstock dlq replay` without --app sends it by the hash "
-            "of its key"
+            f"{what} cannot choose a partition for it: {why}; `penstock dlq replay --to TOPIC` without --app sends it "
+            "by the hash of its key"
         )
 
     def refuses(self, topic: str) -> str | None:

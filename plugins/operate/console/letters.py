@@ -51,8 +51,8 @@ class Done:
     """The result of a replay: how many letters were sent, and how many wait.
 
     They wait because their topic is gone, refuses them, or is none that the application reads, or because it is not
-    known to which of its partitions they go. `earlier`: the one that
-    was named was not sent, since it, or another letter of its record, had been replayed already.
+    known to which of its partitions they go. `earlier`: the one that was named was not sent, since it, or another
+    letter of its record, had been replayed already.
     """
 
     sent: int
