@@ -77,12 +77,35 @@ def hashed_part(node: SinkNode, serde: Serde[Any]) -> Callable[[Any, bytes], byt
     return part_of
 
 
-class RecordOfKey(Record):
-    """A record of which only the key is known: a partitioner that asks for another part raises ValueError."""
+def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int) -> Sequence[int]:
+    """Return to which of `count` partitions a sink writes records with a key; `serde` is that of its keys.
+
+    Raises the errors of the serde and of the sink's functions, and ValueError if the partition does not depend on the
+    key alone.
+    """
+    data = serde.serialize(key)
+    if node.partitioner is not None:
+        chosen = node.partitioner(topic, record_of_key(key), count)
+        if chosen is not None:
+            return (chosen,) if isinstance(chosen, int) else tuple(chosen)
+    part_of = hashed_part(node, serde)
+    part = data if part_of is None else part_of(key, data)
+    if part is None:
+        raise ValueError("its partition_by returns None: any partition may have the key")
+    return (default_partitioner(part, count),)
+
+
+def record_of_key(key: Any) -> Record:
+    """Return a record of which only the key is known: a partitioner that asks for another part raises ValueError."""
+    return _RecordOfKey(key)
+
+
+class _RecordOfKey(Record):
+    """As `record_of_key` says."""
 
     __slots__ = ()
 
-    def __new__(cls, key: Any) -> RecordOfKey:
+    def __new__(cls, key: Any) -> _RecordOfKey:
         """Return the record of a key."""
         return tuple.__new__(cls, (key, None, 0, ()))
 
@@ -104,21 +127,3 @@ class RecordOfKey(Record):
 
 
 _MORE = "the partition depends on more of the record than its key"
-
-
-def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int) -> Sequence[int]:
-    """Return to which of `count` partitions a sink writes records with a key; `serde` is that of its keys.
-
-    Raises the errors of the serde and of the sink's functions, and ValueError if the partition does not depend on the
-    key alone.
-    """
-    data = serde.serialize(key)
-    if node.partitioner is not None:
-        chosen = node.partitioner(topic, RecordOfKey(key), count)
-        if chosen is not None:
-            return (chosen,) if isinstance(chosen, int) else tuple(chosen)
-    part_of = hashed_part(node, serde)
-    part = data if part_of is None else part_of(key, data)
-    if part is None:
-        raise ValueError("its partition_by returns None: any partition may have the key")
-    return (default_partitioner(part, count),)

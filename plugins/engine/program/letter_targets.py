@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from penstock import Application, ConfigError, Log, Partitioner, Record, SinkNode, SourceNode, default_partitioner
 from penstock.program.nodes import decorate, reads
-from penstock.program.partitioning import RecordOfKey, partitions_of_key
+from penstock.program.partitioning import partitions_of_key, record_of_key
 from penstock.program.serdes import serdes_of_topic
 from penstock.task.dead_letter import FailureNote
 from penstock.task.validation import valid_partitions
@@ -99,7 +99,7 @@ class ApplicationTargets(Targets):
         what = f"sink {sink.name!r}" if given is None else "the partitioner that was given"
         try:
             of_key = None if letter.key is None else key.deserialize(letter.key)
-            record: Record = RecordOfKey(of_key)
+            record = record_of_key(of_key)
             if sink.partitioner:
                 of_value = None if letter.value is None else value.deserialize(letter.value)
                 record = Record(of_key, of_value, letter.timestamp, letter.headers)
