@@ -97,17 +97,13 @@ def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, c
 
 def record_of_key(key: Any) -> Record:
     """Return a record of which only the key is known: a partitioner that asks for another part raises ValueError."""
-    return _RecordOfKey(key)
+    return tuple.__new__(_RecordOfKey, (key, None, 0, ()))
 
 
 class _RecordOfKey(Record):
     """As `record_of_key` says."""
 
     __slots__ = ()
-
-    def __new__(cls, key: Any) -> _RecordOfKey:
-        """Return the record of a key."""
-        return tuple.__new__(cls, (key, None, 0, ()))
 
     def __getitem__(self, index: Any) -> Any:
         if index != 0:
