@@ -12,7 +12,7 @@ from .changelog import (
     Work,
     version_counter,
 )
-from .clock import Clock, Duration, ManualClock, Punctuator, SystemClock, duration_ms
+from .clock import Clock, Duration, ManualClock, Punctuator, SystemClock, Times, duration_ms
 from .context import NodeMetrics
 from .errors import (
     ChangelogError,
@@ -231,6 +231,7 @@ __all__ = [
     "TaskChangelog",
     "TaskCommitter",
     "TaskId",
+    "Times",
     "TimestampExtractor",
     "TimestampedWindowStore",
     "TopicChooser",

@@ -56,7 +56,8 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
     "builder": {
         **dict.fromkeys(("topic", "dataframe", "agent"), "stream(TOPIC)"),
         **dict.fromkeys(("run", "main"), "penstock.run(Application(ID, builder)), or penstock run MODULE:ATTR"),
-        **dict.fromkeys(("timer", "crontab"), _TIMER),
+        "timer": _TIMER,
+        "crontab": _TIMER.replace("INTERVAL", "cron(...)") + "; from penstock.contrib.cron import cron",
         "add_store": "add_state_store(STORE), or process(SUPPLIER, stores=[STORE])",
         **dict.fromkeys(("add_source", "add_processor", "add_sink"), "stream(TOPIC), process(SUPPLIER) and to(TOPIC)"),
     },
