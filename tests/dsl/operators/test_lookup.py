@@ -382,6 +382,22 @@ def test_a_dead_letter_of_its_own_handler_has_the_source_record_behind_a_record_
         assert (letter.key, letter.value) == ("a", 7)
 
 
+@pytest.mark.parametrize("hold_calls", [False, True])
+def test_calls_behind_batches_and_record_caches_are_made_before_the_driver_returns(hold_calls: bool) -> None:
+    """They were let go by the commit, and the calls behind them had results when the next record was piped."""
+    builder = StreamsBuilder()
+    doubled_twice: Stream = builder.stream("in", key_serde="str", value_serde="int").to_table("latest").to_stream()
+    for name in ("once", "twice"):
+        looked_up = doubled_twice.map_values_batch(list, max_records=5).map_values_async(doubled, name=name)
+        doubled_twice = looked_up.map_values(lambda value: value[0], name=f"of-{name}")
+    doubled_twice.to("out", value_serde="int")
+    with TopologyTestDriver(builder, hold_calls=hold_calls, commit_every=100) as driver:
+        driver.pipe_many("in", [("a", 3, 0), ("b", 4, 1), ("a", 5, 2)])
+        while driver.calls:
+            driver.calls[0].run()
+        assert driver.read_pairs("out") == [("b", 16), ("a", 20)]
+
+
 @pytest.mark.parametrize("is_behind", [False, True])
 def test_a_record_in_flight_is_no_silence(is_behind: bool) -> None:
     def windowed(stream: Stream) -> Stream:
