@@ -72,7 +72,7 @@ def test_a_run_to_the_end_has_the_results_of_what_waits_for_the_commit(
     surroundings.put("in", records(20))
     run(surroundings.application("app", builder, engine="embedded", state_serde="str"))
     last = {key: value[-1] for key, value in surroundings.values_by_key("out").items()}
-    assert last == {key: f"{value.upper()}!" for key, value, *_ in records(20)}
+    assert last == {key: f"{str(value).upper()}!" for key, value, *_ in records(20)}
 
 
 @pytest.mark.parametrize("trigger", ["0s", "continuous"])
