@@ -5,7 +5,24 @@ from .builder import StreamsBuilder
 from .cogrouped import CogroupedKStream, WindowedCogroupedKStream
 from .graph.serdes import SessionWindowedSerde, TimeWindowedSerde
 from .grouped import KGroupedStream
-from .operators.aggregate.folds import Column, collect_of, count_of, first_of, last_of, max_of, mean_of, min_of, sum_of
+from .operators.aggregate.columns import (
+    Column,
+    collect_of,
+    collect_set,
+    count_distinct,
+    count_of,
+    first_of,
+    histogram,
+    last_of,
+    latest,
+    max_by,
+    max_of,
+    mean_of,
+    min_by,
+    min_of,
+    sum_of,
+    top,
+)
 from .operators.aggregate.windows import (
     SessionWindows,
     SlidingWindows,
@@ -18,12 +35,14 @@ from .operators.aggregate.windows import (
 )
 from .operators.join_windows import JoinWindows, within
 from .stream import KStream
+from .stream_state import ConnectedKStreams
 from .table import KTable
 from .windowed import SessionWindowedKStream, TimeWindowedKStream
 
 __all__ = [
     "CogroupedKStream",
     "Column",
+    "ConnectedKStreams",
     "GlobalKTable",
     "JoinWindows",
     "KGroupedStream",
@@ -39,16 +58,23 @@ __all__ = [
     "TimeWindows",
     "WindowedCogroupedKStream",
     "collect_of",
+    "collect_set",
+    "count_distinct",
     "count_of",
     "first_of",
+    "histogram",
     "hopping",
     "last_of",
+    "latest",
+    "max_by",
     "max_of",
     "mean_of",
+    "min_by",
     "min_of",
     "sessions",
     "sliding",
     "sum_of",
+    "top",
     "tumbling",
     "unlimited",
     "within",
