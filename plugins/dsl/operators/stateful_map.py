@@ -17,7 +17,7 @@ from penstock import (
     key_value_store,
 )
 from penstock.operator import Operator, Run
-from penstock.support.own_copy import own_copy
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ..graph.materialized import Materialized, kept_options
 from ..graph.serdes import Serdes, key_of_store, value_of_store
@@ -53,7 +53,10 @@ class StatefulMap(Operator):
             state = found = get(key)
             if found is None:
                 state = own_copy(initial())  # `initial` may return one object each time
-            made = function(key, state, value) if with_key else function(state, value)
+            if with_key:
+                made = function(key if type(key) in IMMUTABLE else own_copy(key), state, value)
+            else:
+                made = function(state, value)
             if type(made) is not tuple or len(made) != 2:
                 raise ProcessingError(
                     f"stateful_map: the function must return a pair, the next state and the result, found {made!r}"

@@ -70,7 +70,7 @@ def test_behind_other_keys_each_key_has_one_state(steps: list[tuple[str, Any]], 
     for key, value in collected(steps)[0]:
         expected.setdefault(key, []).append(value)
     with InterleavingDriver(
-        Application("app", builder), random.Random(seed), partitions={"kept-repartition": 3}
+        Application("app", builder), random.Random(seed), partitions={"app-kept-repartition": 3}
     ) as driver:
         driver.pipe_many("in", steps)
         driver.finish()
@@ -145,3 +145,10 @@ def test_a_declared_store() -> None:
     with TopologyTestDriver(builder) as driver:
         driver.pipe_many("in", [("a", "x"), ("a", "y")])
         assert driver.read_values("out") == [0, 1] and driver.store("kept").get("a") == 2
+
+
+def test_a_numbered_store_is_refused_with_what_to_write() -> None:
+    builder = StreamsBuilder()
+    builder.stream("in").stateful_map(collect, list)
+    with pytest.raises(TopologyError, match=r'stateful_map\(\.\.\., store="NAME"\)'):
+        Application("app", builder, explicit_internal_names=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from penstock.support.own_copy import own_copy
+from penstock.support.own_copy import IMMUTABLE, own_copy
 
 from ...graph.functions import check_aggregator, check_function, check_initializer
 from ...graph.serdes import KnownSerde
@@ -48,7 +48,8 @@ class Aggregator:
             def take(key: Any, value: Any, aggregate: Any) -> Any:
                 nonlocal looks
                 try:
-                    made = function(key, aggregate, value)
+                    # The store's row is that of the key as it is, whatever the function does to its argument.
+                    made = function(key if type(key) in IMMUTABLE else own_copy(key), aggregate, value)
                 except Exception as error:
                     error.add_note(_WITH_KEY)
                     raise
