@@ -240,17 +240,13 @@ def test_results_of_nothing_are_ones_own() -> None:
 
 def test_a_value_that_is_no_key_of_a_dict_is_a_failed_record() -> None:
     builder = StreamsBuilder()
-    builder.stream("in", value_serde="json").group_by_key().agg("all", found=histogram()).to_stream().to(
-        "out", value_serde="json"
-    )
-    with (
-        TopologyTestDriver(builder) as driver,
-        pytest.raises(Exception, match="histogram: .* cannot be a key of a dict"),
-    ):
+    table = builder.stream("in", value_serde="json").group_by_key().agg("all", found=histogram())
+    table.to_stream().map_values(lambda value: value["found"]).to("out", value_serde="msgpack")
+    with TopologyTestDriver(builder) as driver, pytest.raises(Exception, match="histogram: .* cannot be a key"):
         driver.pipe("in", "a", {"x": 1})
     with TopologyTestDriver(Application("app", builder, processing_handler=skip)) as driver:
         driver.pipe_many("in", [("a", 1), ("a", [1]), ("a", 1)])
-        assert driver.read_values("out") == [{1: 1}, {1: 2}] or driver.read_values("out") == []
+        assert driver.read_values("out")[-1] == {1: 2}
 
 
 WRONG: dict[str, tuple[Callable[[], Any], str]] = {

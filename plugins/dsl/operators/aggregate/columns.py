@@ -138,7 +138,8 @@ def histogram(part: Part = None) -> Column:
     """Count each value: a dict of numbers by value, in the order of processing; {} if there is nothing.
 
     Values are equal as in Python: 1, 1.0 and True are one, which has the form that came first; NaN equals NaN. They are
-    keys of a dict, so a list or a dict as a value is an error of its record. The dict is stored as a whole.
+    keys of a dict, so a list or a dict as a value is an error of its record; and in JSON they are texts, so send others
+    as msgpack, or map them. The dict is stored as a whole.
     """
     return _counting("histogram", part, {}, lambda state: dict(zip(*state, strict=True)), _add_key)
 
