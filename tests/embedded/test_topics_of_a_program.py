@@ -105,3 +105,9 @@ def test_what_is_wrong_is_said(case: str, tmp_path: Path) -> None:
     with pytest.raises(kind, match=message):
         call(app)
     assert len(app.read("orders")) == 1
+
+
+@pytest.mark.parametrize("call", [lambda app: app.produce("orders", [], partitions=1), lambda app: app.read("orders")])
+def test_a_log_that_is_gone_with_its_handle_is_refused(call: Callable[[Application], Any], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="memory:.*local:PATH"):
+        call(shop(tmp_path, log="memory:"))

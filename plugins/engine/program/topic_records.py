@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -52,7 +52,7 @@ def produce(
     said = serdes_in_program(application.program, topic, reading=False)
     key, value = _serdes(application, topic, key_serde or said[0], value_serde or said[1])
     written, waiting = 0, iter(rows)
-    with closing(open_log(application.settings)) as log:
+    with _opened(application, "produce") as log:
         if partitions is not None and topic not in log.topics():
             log.create_topic(topic, partitions)
         count = _partitions(log, application, topic)
@@ -81,7 +81,7 @@ def read(
         raise ConfigError(f"read: limit: expected a number of records, or None for all, found {limit!r}")
     said = serdes_in_program(application.program, topic, reading=True)
     key, value = _serdes(application, topic, key_serde or said[0], value_serde or said[1])
-    with closing(open_log(application.settings)) as log:
+    with _opened(application, "read") as log:
         count = _partitions(log, application, topic)
         check_partition(topic, partition, count)
         chosen = [TopicPartition(topic, each) for each in (range(count) if partition is None else [partition])]
@@ -109,6 +109,16 @@ def _reads(source: SourceNode, topic: str) -> bool:
 
 def _serdes(application: Application, topic: str, key: SerdeLike, value: SerdeLike) -> tuple[Serde[Any], Serde[Any]]:
     return serdes_of_topic(key, value, application.settings, f"topic {topic!r}", topic)
+
+
+def _opened(application: Application, verb: str) -> AbstractContextManager[Log]:
+    """Open the log. Raises ConfigError for one that is gone when it is closed."""
+    if application.settings.log.partition(":")[0] == "memory":
+        raise ConfigError(
+            f'{verb}: the setting log is "memory:", a log that is gone when it is closed: use "local:PATH" or Kafka; '
+            "a test pipes to a TopologyTestDriver, and reads from it"
+        )
+    return closing(open_log(application.settings))
 
 
 def _partitions(log: Log, application: Application, topic: str) -> int:
