@@ -237,7 +237,7 @@ def top(n: int, part: Part = None, *, by: Part = None) -> Column:
 
     `by` is what is compared: a field, or a function of the value; without it, that is `part` itself. Of equal ones, the
     first that was processed is in front, and stays. A value whose `by` is None or NaN is left out. At most `n` parts
-    are stored, each with its `by`.
+    are stored, each with its `by`. Of merged sessions, values of the earlier one are the first.
     """
     _check_number("top", n)
 
@@ -260,7 +260,7 @@ def latest(n: int, part: Part = None, *, by: Part = None) -> Column:
     """
     _check_number("latest", n)
     if by is None:
-        return replace(collect_of(part, limit=n), part=_checked("latest", part))
+        return replace(collect_of(limit=n), part=_checked("latest", part))
 
     def insert(state: list[Any] | None, found: list[Any]) -> list[Any]:
         kept = state or []
@@ -275,7 +275,8 @@ def latest(n: int, part: Part = None, *, by: Part = None) -> Column:
 def max_by(part: Part = None, by: Part = None) -> Column:
     """Take the part of the value with the largest `by`, a field or a function of the value; None if there is nothing.
 
-    Of equal ones it is the first that was processed. A value whose `by` is None or NaN is left out.
+    Of equal ones it is the first that was processed, of merged sessions that of the earlier one. A value whose `by` is
+    None or NaN is left out.
     """
     return _extreme("max_by", part, by, lambda one, other: other[0] > one[0])
 
