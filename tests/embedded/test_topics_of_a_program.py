@@ -79,7 +79,7 @@ def test_long_iterators_are_written_by_thousands(tmp_path: Path) -> None:
 
     with pytest.raises(SerdeError, match="'orders', row 2200: the value") as raised:
         app.produce("orders", rows(), partitions=1)
-    assert raised.value.__notes__ == ["the 2,000 rows before row 2000 are in topic 'orders'"]
+    assert raised.value.__notes__ == ["the first 2,000 rows are in topic 'orders'"]
     assert len(app.read("orders")) == 2_000 and seen == [0, 0]
 
 

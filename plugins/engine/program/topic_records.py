@@ -13,7 +13,6 @@ from penstock import (
     ConfigError,
     Log,
     OutputBatch,
-    PenstockError,
     Program,
     Record,
     RecordBatch,
@@ -56,14 +55,14 @@ def produce(
         if partitions is not None and topic not in log.topics():
             log.create_topic(topic, partitions)
         count = _partitions(log, application, topic)
-        while some := list(islice(waiting, _ROWS)):
-            try:
+        try:
+            while some := list(islice(waiting, _ROWS)):
                 log.append(as_bytes(topic, key, value, some, partition, count, SystemClock().now_ms(), first=written))
-            except (PenstockError, TypeError, ValueError) as error:
-                if written:
-                    error.add_note(f"the {written:,} rows before row {written} are in topic {topic!r}")
-                raise
-            written += len(some)
+                written += len(some)
+        except Exception as error:  # of the iterator, too
+            if written:
+                error.add_note(f"the first {written:,} rows are in topic {topic!r}")
+            raise
     return written
 
 
