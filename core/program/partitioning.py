@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..record import Record
+from ..record import Headers, Record
 from ..serde import Serde
 from ..store.kinds.windowed import Windowed
 from .nodes import SinkNode
@@ -77,15 +77,17 @@ def hashed_part(node: SinkNode, serde: Serde[Any]) -> Callable[[Any, bytes], byt
     return part_of
 
 
-def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int) -> Sequence[int]:
+def partitions_of_key(
+    node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int, headers: Headers = ()
+) -> Sequence[int]:
     """Return to which of `count` partitions a sink writes records with a key; `serde` is that of its keys.
 
-    Raises the errors of the serde and of the sink's functions, and ValueError if the partition does not depend on the
-    key alone.
+    `headers`: those of the record, for the sink's partitioner. Raises the errors of the serde and of the sink's
+    functions, and ValueError if the partition does not depend on the key and the headers alone.
     """
     data = serde.serialize(key)
     if node.partitioner is not None:
-        chosen = node.partitioner(topic, Record(key, None, 0), count)
+        chosen = node.partitioner(topic, Record(key, None, 0, headers), count)
         if chosen is not None:
             return (chosen,) if isinstance(chosen, int) else tuple(chosen)
     part_of = hashed_part(node, serde)
