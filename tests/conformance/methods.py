@@ -2,8 +2,8 @@
 
 They are in methods.txt, a class a line, each method with the release that brought it. docs/kafka_streams.md answers
 each, and test_methods.py beside this file holds the page to the list and to the code. `javap` of a JDK reads the jars.
-The directory has `kafka-streams-VERSION.jar` of releases, the newest two at least, and `kafka-streams-test-utils` of the
-same versions, for example by `mvn dependency:copy`. A method that the oldest of them has keeps the release that the
+The directory has `kafka-streams-VERSION.jar` of releases, the newest two at least, and `kafka-streams-test-utils` of
+the same versions, for example by `mvn dependency:copy`. A method that the oldest of them has keeps the release that the
 list names already.
 """
 
