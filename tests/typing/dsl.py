@@ -217,3 +217,12 @@ def stream_joins(clicks: KStream[str, Click], orders: KStream[str, float], users
 def global_joins(clicks: KStream[str, Click], regions: GlobalKTable[int, str]) -> None:
     joined = clicks.join(regions, lambda click, region: region.upper(), select_key=lambda click: click.ms)
     assert_type(joined, KStream[str, str])
+
+    def of_both(user: str, region: int, click: Click, name: str | None) -> int:
+        return len(user) + region + click.ms
+
+    def select(user: str, click: Click) -> int:
+        return click.ms
+
+    assert_type(clicks.join(regions, of_both, select_key=select, with_both_keys=True), KStream[str, int])
+    clicks.left_join(regions, of_both, select_key=select, with_both_keys=True)  # type: ignore[call-overload]

@@ -120,6 +120,13 @@ class OfRecord(TypedDict, total=False):
     name: str | None
 
 
+class WithBothKeys(TypedDict, total=False):
+    """For a joiner of the record's key, the key of the row, and both values. `name` is the node's."""
+
+    with_both_keys: Required[Literal[True]]
+    name: str | None
+
+
 class BatchOptions(TypedDict, total=False):
     """The batches of a function; see `KStream.map_values_batch`."""
 
