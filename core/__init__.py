@@ -1,29 +1,205 @@
-"""penstock: the names that users write every day. Those for authors of plugins can be imported from here, too."""
+"""penstock: the names that users write every day, and below them in `__all__` those for authors of plugins."""
 
-from .clock import STREAM_TIME, WALL_CLOCK_TIME, Cancellable, PunctuationType
-from .context import ProcessorContext, ValueTransformerContext
-from .errors import ConfigError, PenstockError, ProcessingError, StoreError, TopologyError
-from .for_plugins import *  # noqa: F403 (it has the list)
-from .handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
+from .changelog import (
+    Changelog,
+    DeltaChangelog,
+    LogChangelog,
+    Restore,
+    RestoreEvent,
+    RestoreListener,
+    RestorePhase,
+    TaskChangelog,
+    Work,
+    version_counter,
+)
+from .clock import (
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Cancellable,
+    Clock,
+    Duration,
+    ManualClock,
+    PunctuationType,
+    Punctuator,
+    SystemClock,
+    duration_ms,
+)
+from .context import NodeMetrics, ProcessorContext, ValueTransformerContext
+from .errors import (
+    ChangelogError,
+    ConfigError,
+    FencedError,
+    IncompatibleStateError,
+    LeaseHeldError,
+    LeaseTakenError,
+    LogError,
+    MissingPackageError,
+    OffsetOutOfRangeError,
+    PenstockError,
+    PluginError,
+    ProcessingError,
+    ProductionError,
+    RecordRefusedError,
+    RuntimeUnavailableError,
+    SerdeError,
+    SerdeUnavailableError,
+    SinkError,
+    SinkMovedError,
+    SinkRefusedError,
+    SinkUnavailableError,
+    StaleStoreError,
+    StoreError,
+    StoreLockedError,
+    StoreUnavailableError,
+    TopicExistsError,
+    TopologyError,
+    UnknownTopicError,
+)
+from .handlers import (
+    DeadLetter,
+    Decision,
+    Fail,
+    Failure,
+    Handler,
+    Retry,
+    RetryAfter,
+    SendToDeadLetter,
+    Skip,
+    Stage,
+    fail,
+    skip,
+)
 from .hooks import hookimpl, plugin_manager
-from .processor import AsyncProcessor, BatchProcessor, Processor, ValueTransformer, visitor
+from .hooks.specs import Components
+from .log import Commit, Lease, Log, LogFactory, TakesPath, TaskCommitter, TopicInfo
+from .metrics import HISTOGRAM_BOUNDS, Measure, MeasureKind, MetricsReporter
+from .processor import (
+    AsyncProcessor,
+    BatchProcessor,
+    ConnectedStoreProvider,
+    Processor,
+    ProcessorSupplier,
+    ValueTransformer,
+    visitor,
+)
+from .program.assignment import Assignment
 from .program.builder import Topology
+from .program.compatibility import check_compatible
+from .program.extractors import (
+    TimestampExtractor,
+    fail_on_invalid_timestamp,
+    skip_on_invalid_timestamp,
+    use_partition_time_on_invalid_timestamp,
+    wall_clock_timestamp,
+)
+from .program.nodes import (
+    GlobalStore,
+    InternalTopic,
+    KeyPart,
+    Node,
+    Partitioner,
+    ProcessorNode,
+    SinkNode,
+    SourceNode,
+    Subtopology,
+    TaskId,
+    TopicChooser,
+)
 from .program.partitioning import default_partitioner
 from .program.program import Program
-from .record import Record, RecordMetadata
-from .serde import Serde
-from .settings.application import Application, run
+from .program.wrapping import ProcessorWrapper, WrappingProcessor, WrappingTransformer
+from .record import (
+    Header,
+    Headers,
+    OutputBatch,
+    Record,
+    RecordBatch,
+    RecordMetadata,
+    TopicPartition,
+)
+from .serde import (
+    BoolSerde,
+    BytesSerde,
+    Float32Serde,
+    FloatSerde,
+    Int16Serde,
+    Int32Serde,
+    IntSerde,
+    Serde,
+    StrSerde,
+    WrappingSerde,
+)
+from .settings.application import Application, TopologyBuilder, run
 from .settings.running import Progress, Running, StateChange, Summary
 from .settings.secret import Secret
-from .settings.settings import Settings
-from .store import ValueAndTimestamp
-from .store.kinds.key_value import ExpiringKeyValueStore, KeyValueStore, TimestampedKeyValueStore, key_value_store
-from .store.kinds.list_store import ListStore, list_store
-from .store.kinds.lru_map import lru_map
-from .store.kinds.session import SessionStore, session_store
-from .store.kinds.versioned import VersionedKeyValueStore, versioned_store
-from .store.kinds.window import WindowStore, window_store
+from .settings.settings import Setting, Settings
+from .sink import (
+    AnySink,
+    Sink,
+    SinkPlace,
+    SinkPosition,
+    SinkRecord,
+    SinkWriter,
+    StagedSink,
+    StagedWriter,
+)
+from .store import (
+    BytesStore,
+    CountsFiles,
+    Entries,
+    OpensAlone,
+    RowKeys,
+    StateStore,
+    StoreBackend,
+    StoreBackendFactory,
+    StoreBuilder,
+    StoreContext,
+    StoreKind,
+    StoreTraits,
+    StoreView,
+    TopicRows,
+    ValueAndTimestamp,
+    ValueTimestampHeaders,
+    VisitableStore,
+)
+from .store.kinds.key_value import (
+    ExpiringKeyValueStore,
+    HeadersKeyValueStore,
+    KeyValueStore,
+    KeyValueStoreSpec,
+    ReadOnlyKeyValueStore,
+    TimestampedKeyValueStore,
+    key_value_store,
+)
+from .store.kinds.list_store import ListStore, ListStoreSpec, ReadOnlyListStore, list_store
+from .store.kinds.lru_map import LruMapSpec, lru_map
+from .store.kinds.session import (
+    ReadOnlySessionStore,
+    SessionStore,
+    SessionStoreSpec,
+    session_store,
+)
+from .store.kinds.versioned import (
+    NOT_PUT,
+    VALID_TO_UNDEFINED,
+    ReadOnlyVersionedKeyValueStore,
+    VersionedKeyValueStore,
+    VersionedRecord,
+    VersionedStoreSpec,
+    versioned_store,
+)
+from .store.kinds.window import (
+    HeadersWindowStore,
+    ReadOnlyWindowStore,
+    TimestampedWindowStore,
+    WindowStore,
+    WindowStoreSpec,
+    window_store,
+)
 from .store.kinds.windowed import Windowed
+from .store.record_cache import Change, FlushListener
+from .store.specs import StoreSpec
+from .world import World
 
 __all__ = [
     "Application",
@@ -80,4 +256,146 @@ __all__ = [
     "versioned_store",
     "visitor",
     "window_store",
+    # For authors of plugins, and for annotations.
+    "AnySink",
+    "Assignment",
+    "BoolSerde",
+    "BytesSerde",
+    "BytesStore",
+    "Change",
+    "Changelog",
+    "ChangelogError",
+    "Clock",
+    "Commit",
+    "Components",
+    "ConnectedStoreProvider",
+    "CountsFiles",
+    "Decision",
+    "DeltaChangelog",
+    "Duration",
+    "Entries",
+    "Fail",
+    "FencedError",
+    "Float32Serde",
+    "FloatSerde",
+    "FlushListener",
+    "GlobalStore",
+    "HISTOGRAM_BOUNDS",
+    "Header",
+    "Headers",
+    "HeadersKeyValueStore",
+    "HeadersWindowStore",
+    "IncompatibleStateError",
+    "Int16Serde",
+    "Int32Serde",
+    "IntSerde",
+    "InternalTopic",
+    "KeyValueStoreSpec",
+    "Lease",
+    "LeaseHeldError",
+    "LeaseTakenError",
+    "ListStoreSpec",
+    "Log",
+    "LogChangelog",
+    "LogError",
+    "LogFactory",
+    "LruMapSpec",
+    "ManualClock",
+    "Measure",
+    "MeasureKind",
+    "MetricsReporter",
+    "MissingPackageError",
+    "NOT_PUT",
+    "Node",
+    "NodeMetrics",
+    "OffsetOutOfRangeError",
+    "OpensAlone",
+    "OutputBatch",
+    "KeyPart",
+    "Partitioner",
+    "PluginError",
+    "ProcessorNode",
+    "ProcessorSupplier",
+    "ProcessorWrapper",
+    "ProductionError",
+    "Punctuator",
+    "ReadOnlyKeyValueStore",
+    "ReadOnlyListStore",
+    "ReadOnlySessionStore",
+    "ReadOnlyVersionedKeyValueStore",
+    "ReadOnlyWindowStore",
+    "RecordBatch",
+    "RecordRefusedError",
+    "Restore",
+    "RestoreEvent",
+    "RestoreListener",
+    "RestorePhase",
+    "RetryAfter",
+    "RowKeys",
+    "RuntimeUnavailableError",
+    "SendToDeadLetter",
+    "SerdeError",
+    "SerdeUnavailableError",
+    "SessionStoreSpec",
+    "Setting",
+    "Sink",
+    "SinkError",
+    "SinkMovedError",
+    "SinkNode",
+    "SinkPlace",
+    "SinkPosition",
+    "SinkRecord",
+    "SinkRefusedError",
+    "SinkUnavailableError",
+    "SinkWriter",
+    "StagedSink",
+    "StagedWriter",
+    "Skip",
+    "SourceNode",
+    "StaleStoreError",
+    "StateStore",
+    "StoreBackend",
+    "StoreBackendFactory",
+    "StoreBuilder",
+    "StoreContext",
+    "StoreKind",
+    "StoreLockedError",
+    "StoreSpec",
+    "StoreTraits",
+    "StoreUnavailableError",
+    "StoreView",
+    "StrSerde",
+    "Subtopology",
+    "SystemClock",
+    "TakesPath",
+    "TaskChangelog",
+    "TaskCommitter",
+    "TaskId",
+    "TimestampExtractor",
+    "TimestampedWindowStore",
+    "TopicChooser",
+    "TopicExistsError",
+    "TopicInfo",
+    "TopicPartition",
+    "TopicRows",
+    "TopologyBuilder",
+    "UnknownTopicError",
+    "VALID_TO_UNDEFINED",
+    "ValueTimestampHeaders",
+    "VisitableStore",
+    "VersionedRecord",
+    "VersionedStoreSpec",
+    "WindowStoreSpec",
+    "Work",
+    "World",
+    "WrappingProcessor",
+    "WrappingSerde",
+    "WrappingTransformer",
+    "check_compatible",
+    "duration_ms",
+    "fail_on_invalid_timestamp",
+    "skip_on_invalid_timestamp",
+    "use_partition_time_on_invalid_timestamp",
+    "version_counter",
+    "wall_clock_timestamp",
 ]
