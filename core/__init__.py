@@ -72,7 +72,6 @@ from .handlers import (
 from .hooks import hookimpl, plugin_manager
 from .hooks.specs import Components
 from .log import Commit, Lease, Log, LogFactory, TakesPath, TaskCommitter, TopicInfo
-from .metrics import HISTOGRAM_BOUNDS, Measure, MeasureKind, MetricsReporter
 from .processor import (
     AsyncProcessor,
     BatchProcessor,
@@ -130,7 +129,16 @@ from .serde import (
     WrappingSerde,
 )
 from .settings.application import Application, TopologyBuilder, run
-from .settings.running import Progress, Running, StateChange, Summary
+from .settings.running import (
+    HISTOGRAM_BOUNDS,
+    Measure,
+    MeasureKind,
+    MetricsReporter,
+    Progress,
+    Running,
+    StateChange,
+    Summary,
+)
 from .settings.secret import Secret
 from .settings.settings import Setting, Settings
 from .sink import (
