@@ -115,6 +115,7 @@ from .record import (
     RecordBatch,
     RecordMetadata,
     TopicPartition,
+    Windowed,
 )
 from .serde import (
     BoolSerde,
@@ -204,7 +205,6 @@ from .store.kinds.window import (
     WindowStoreSpec,
     window_store,
 )
-from .store.kinds.windowed import Windowed
 from .store.record_cache import Change, FlushListener
 from .store.specs import StoreSpec
 from .world import World

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from ..record import Record
+from ..record import Record, Windowed
 from ..serde import Serde
-from ..store.kinds.windowed import Windowed
 from .nodes import SinkNode
 
 _MASK = 0xFFFFFFFF

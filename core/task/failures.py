@@ -25,9 +25,8 @@ from ..errors import (
 )
 from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage, needs_no_record
 from ..program.messages import FORWARD, describe_cause, describe_error, describe_place, no_context
-from ..record import Record, RecordBatch
+from ..record import Record, RecordBatch, Windowed
 from ..settings.settings import Settings
-from ..store.kinds.windowed import Windowed
 from ..store.record_cache import SourceRecord
 from ..support.repeats import Repeats
 from .progress import TaskProgress, source_at
