@@ -24,7 +24,6 @@ from .clock import (
     SystemClock,
     duration_ms,
 )
-from .context import NodeMetrics, ProcessorContext, ValueTransformerContext
 from .errors import (
     ChangelogError,
     ConfigError,
@@ -55,20 +54,6 @@ from .errors import (
     TopologyError,
     UnknownTopicError,
 )
-from .handlers import (
-    DeadLetter,
-    Decision,
-    Fail,
-    Failure,
-    Handler,
-    Retry,
-    RetryAfter,
-    SendToDeadLetter,
-    Skip,
-    Stage,
-    fail,
-    skip,
-)
 from .hooks import hookimpl, plugin_manager
 from .hooks.specs import Components
 from .log import Commit, Lease, Log, LogFactory, TakesPath, TaskCommitter, TopicInfo
@@ -76,9 +61,24 @@ from .processor import (
     AsyncProcessor,
     BatchProcessor,
     ConnectedStoreProvider,
+    DeadLetter,
+    Decision,
+    Fail,
+    Failure,
+    Handler,
+    NodeMetrics,
     Processor,
+    ProcessorContext,
     ProcessorSupplier,
+    Retry,
+    RetryAfter,
+    SendToDeadLetter,
+    Skip,
+    Stage,
     ValueTransformer,
+    ValueTransformerContext,
+    fail,
+    skip,
     visitor,
 )
 from .program.assignment import Assignment

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from penstock import Duration, Handler
-from penstock.context import CallOrder
+from penstock.processor import CallOrder
 from penstock.program.in_flight import call_options
 
 from .base import K, StreamBase, V

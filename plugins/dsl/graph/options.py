@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal, Required, TypedDict
 
 from penstock import Duration, Handler, Partitioner, PunctuationType, StoreSpec, WindowStoreSpec
-from penstock.context import CallOrder
+from penstock.processor import CallOrder
 from penstock.program.serdes import SerdeLike
 from penstock.support.topic_config import TopicConfig
 
