@@ -41,6 +41,7 @@ class NodeMetrics:
 
 
 CallOrder = Literal["key", "partition", "none"]
+"""In which order a node that answers later hands on results; see `InFlightOptions`."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from struct import Struct
 from zlib import crc32
 
 from penstock import (
+    RESTORING,
     ChangelogError,
     Headers,
     Log,
@@ -21,7 +22,6 @@ from penstock import (
     TopicRows,
     Work,
 )
-from penstock.changelog import RESTORING
 from penstock.hooks import registry
 from penstock.store import Change, Changes
 from penstock.store.backend import in_key_order

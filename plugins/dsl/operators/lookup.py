@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock import ProcessorContext, Record, Serde, StoreBuilder, TopologyError
+from penstock import InFlightOptions, ProcessorContext, Record, Serde, StoreBuilder, TopologyError
 from penstock.operator import Run
-from penstock.processor import InFlightOptions
 from penstock.program.in_flight import is_coroutine_function, key_bytes_of, pending_store
 from penstock.program.serdes import resolve_serde
 from penstock.support.callbacks import check_plain
