@@ -193,12 +193,13 @@ from .store.kinds.key_value import (
     HeadersKeyValueStore,
     KeyValueStore,
     KeyValueStoreSpec,
+    LruMapSpec,
     ReadOnlyKeyValueStore,
     TimestampedKeyValueStore,
     key_value_store,
+    lru_map,
 )
 from .store.kinds.list_store import ListStore, ListStoreSpec, ReadOnlyListStore, list_store
-from .store.kinds.lru_map import LruMapSpec, lru_map
 from .store.kinds.session import (
     ReadOnlySessionStore,
     SessionStore,
