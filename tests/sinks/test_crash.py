@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from .crash import FAULTS, run_rounds
+from .crash import PostgresRounds
 from .postgres_server import programs
+from .rounds import run_today
 
 
 @pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed here")
 def test_a_round_of_each_fault(tmp_path: Path) -> None:
-    run_rounds(tmp_path / "data", len(FAULTS), seed=1)
+    run_today(PostgresRounds, tmp_path / "rounds")

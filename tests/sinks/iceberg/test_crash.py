@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from ..postgres_server import programs
-from .crash import FAULTS, run_rounds
+from ..rounds import run_today
+from .crash import IcebergRounds
 
 
 @pytest.mark.skipif(programs() is None, reason="PostgreSQL is not installed here")
 def test_a_round_of_each_fault(tmp_path: Path) -> None:
-    run_rounds(tmp_path / "rounds", len(FAULTS), seed=1)
+    run_today(IcebergRounds, tmp_path / "rounds")

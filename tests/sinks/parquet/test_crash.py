@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .crash import FAULTS, run_rounds
+from ..rounds import run_today
+from .crash import ParquetRounds
 
 
 def test_a_round_of_each_fault(tmp_path: Path) -> None:
-    run_rounds(tmp_path / "rounds", len(FAULTS), seed=1)
+    run_today(ParquetRounds, tmp_path / "rounds")
