@@ -71,6 +71,8 @@ _MATRICES = (
     "upgrades/test_windows.py",
 )
 """Files with tests of which each has many cases that take long, such as programs on engines or verbs with changes."""
+_OF_APPLICATIONS = ("copying", "embedded", "kafka", "sinks", "spark")
+"""Rooms whose tests take whole applications, with a broker, Spark or a target, through something."""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -102,13 +104,16 @@ def _parts(item: pytest.Item) -> int:
     """Return in how many days a test runs once.
 
     What is planted and was found once need not be found each day, and a rule that many suites or cases try need not be
-    tried by each of them.
+    tried by each of them. Tests of whole applications take more than half of the time: half of them run each day.
     """
     if "_planted_" in getattr(item, "originalname", ""):
         return 3
     of_a_contract = getattr(item, "obj", _parts).__module__.startswith("penstock.plugins.testing.contracts.")
     file = item.path.relative_to(Path(__file__).parent).as_posix()
-    return 2 if (of_a_contract and file not in _EACH_DAY) or (hasattr(item, "callspec") and file in _MATRICES) else 1
+    is_of_matrix = hasattr(item, "callspec") and file in _MATRICES
+    if (of_a_contract and file not in _EACH_DAY) or is_of_matrix or file.partition("/")[0] in _OF_APPLICATIONS:
+        return 2
+    return 1
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

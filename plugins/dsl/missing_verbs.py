@@ -1,8 +1,9 @@
-"""Hints for a verb that an object of the DSL does not have: the object that has it, or its name here."""
+"""Hints for a verb or a class of Kafka Streams that there is not: the object that has it, or its name here."""
 
 from __future__ import annotations
 
 import re
+from abc import ABCMeta
 from collections import defaultdict
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -168,3 +169,66 @@ def _written(way: str) -> str:
 def found(value: Any) -> str:
     """Return how a message shows an argument: a part of a program by its class, anything else as it is."""
     return f"a {type(value).__name__}" if isinstance(value, Verbs) else repr(value)
+
+
+_OPTIONS = {
+    "Materialized": "the first argument of a verb is the store's name, and key_serde=, value_serde=, backend=, ttl=, "
+    "retention=, cached= and logged= are options beside it, as in count(NAME, value_serde=...)",
+    "Consumed": "stream(TOPIC, key_serde=..., value_serde=..., timestamp_extractor=..., offset_reset=...)",
+    "Produced": "to(TOPIC, key_serde=..., value_serde=..., partitioner=...)",
+    "Grouped": "group_by(FUNCTION, name=..., key_serde=..., value_serde=...)",
+    "Joined": "join(TABLE, JOINER, name=..., key_serde=..., value_serde=..., grace=...)",
+    "StreamJoined": "join(OTHER, JOINER, within(...), name=..., value_serde=..., other_value_serde=...)",
+    "TableJoined": "join(TABLE, JOINER, foreign_key=..., partitioner=..., other_partitioner=...)",
+    "Repartitioned": "repartition(NAME, partitions=..., key_serde=..., value_serde=...)",
+    "Named": "each verb takes name=...",
+    "Branched": "branch({NAME: PREDICATE}), or split().branch(PREDICATE, NAME)",
+    "Printed": "print(label=..., file=...)",
+    "Suppressed": 'suppress(until="window_closes", max_records=..., when_full=...)',
+    "EmitStrategy": 'windowed_by(WINDOWS, emit="on_close")',
+    "UnlimitedWindows": "unlimited(start=0)",
+    "Serdes": 'a serde is a name, such as "str" or "int", or an object of penstock.serdes',
+    "KeyValue": "a function returns a tuple (key, value)",
+    "BranchedKStream": "stream.split() makes one",
+    "KGroupedTable": "table.group_by(...) makes one",
+    "KeyValueMapper": "a function is enough: it takes the value, and with_key=True gives it the key first",
+    "Topology": "from penstock import Topology",
+    "Windowed": "from penstock import Windowed",
+}
+"""Classes of Kafka Streams that are arguments, functions or names here, and what to write."""
+
+
+def name_of_kafka(module: str, name: str) -> Any:
+    """Raise what a module's `__getattr__` raises for a name: for a class of Kafka Streams with what to write here.
+
+    That is an ImportError, since `from ... import` keeps no message of an AttributeError.
+    """
+    if name in _OPTIONS:
+        raise ImportError(f"{module} has no {name!r}: {_written(_OPTIONS[name])}", name=name)
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+class WindowsType(ABCMeta):
+    """The type of classes of windows: a constructor of Kafka Streams is an AttributeError with what to write here."""
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(cls, name: str) -> Any:
+            way = next((way for kind in cls.__mro__ for way in _constructors(kind.__name__, name)), None)
+            hint = f": write {way}" if way else ""
+            raise AttributeError(f"type object {cls.__name__!r} has no attribute {name!r}{hint}")
+
+
+_MADE_BY = {
+    "TimeWindows": 'tumbling("5m", grace={grace}), or hopping("5m", every="1m", grace={grace})',
+    "SlidingWindows": 'sliding("5m", grace={grace})',
+    "SessionWindows": 'sessions(gap="30m", grace={grace})',
+    "JoinWindows": 'within("5m", grace={grace})',
+}
+_CONSTRUCTOR = re.compile(r"(of|with|advanceBy|advance_by|before|after|grace|until)(\W|$|_?[A-Z]|_)")
+
+
+def _constructors(kind: str, name: str) -> list[str]:
+    if kind not in _MADE_BY or not _CONSTRUCTOR.match(name):
+        return []
+    return [_MADE_BY[kind].format(grace='"0s"' if name.lower().replace("_", "").endswith("nograce") else '"1h"')]

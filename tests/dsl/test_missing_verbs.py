@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,19 @@ from typing import Any
 import pytest
 
 from penstock import Application, Processor, Record, TopologyError, key_value_store
-from penstock.plugins.dsl import GlobalKTable, KGroupedStream, KStream, KTable, StreamsBuilder, tumbling, within
+from penstock.plugins.dsl import (
+    GlobalKTable,
+    JoinWindows,
+    KGroupedStream,
+    KStream,
+    KTable,
+    SessionWindows,
+    SlidingWindows,
+    StreamsBuilder,
+    TimeWindows,
+    tumbling,
+    within,
+)
 from penstock.plugins.dsl.grouped import KGroupedTable
 from penstock.plugins.testing import TopologyTestDriver
 
@@ -120,6 +133,40 @@ def test_a_verb_that_there_is_not_says_what_to_write(case: str) -> None:
     with pytest.raises(AttributeError) as caught:
         misuse(World())
     says(caught.value, hint)
+
+
+@pytest.mark.parametrize("module", ["penstock.dsl", "penstock.plugins.dsl"])
+def test_a_class_of_kafka_streams_says_what_to_write(module: str) -> None:
+    with pytest.raises(ImportError) as caught:
+        exec(f"from {module} import Materialized")
+    says(caught.value, "as in count(NAME, value_serde=...)")
+    with pytest.raises(AttributeError, match=f"module '{module}' has no attribute 'Nothing'"):
+        importlib.import_module(module).Nothing  # noqa: B018
+    with pytest.raises(ImportError, match="cannot import name 'Nothing'"):
+        exec(f"from {module} import Nothing")
+
+
+CONSTRUCTORS: dict[str, tuple[Callable[[], Any], str]] = {
+    "tumbling": (lambda: TimeWindows.ofSizeWithNoGrace(1), 'write tumbling("5m", grace="0s"), or hopping'),  # type: ignore[attr-defined]
+    "in snake case": (lambda: TimeWindows.of_size_and_grace(1, 2), 'tumbling("5m", grace="1h")'),  # type: ignore[attr-defined]
+    "of": (lambda: TimeWindows.of(1), 'tumbling("5m", grace="1h")'),  # type: ignore[attr-defined]
+    "sliding": (lambda: SlidingWindows.ofTimeDifferenceWithNoGrace(1), 'write sliding("5m", grace="0s")'),  # type: ignore[attr-defined]
+    "sessions": (lambda: SessionWindows.ofInactivityGapAndGrace(1, 2), 'sessions(gap="30m", grace="1h")'),  # type: ignore[attr-defined]
+    "joins": (lambda: JoinWindows.of_time_difference_with_no_grace(1), 'within("5m", grace="0s")'),  # type: ignore[attr-defined]
+}
+
+
+@pytest.mark.parametrize("case", CONSTRUCTORS)
+def test_a_constructor_of_windows_says_what_to_write(case: str) -> None:
+    misuse, hint = CONSTRUCTORS[case]
+    with pytest.raises(AttributeError) as caught:
+        misuse()
+    says(caught.value, hint)
+    kinds: list[Any] = [TimeWindows, SlidingWindows, SessionWindows, JoinWindows]
+    for kind in kinds:
+        with pytest.raises(AttributeError, match=r"has no attribute 'official'$"):
+            kind.official  # noqa: B018
+        assert not hasattr(kind, "__wrapped__")
 
 
 KINDS = {

@@ -18,6 +18,7 @@ from penstock.plugins.dsl import (
     SessionWindowedSerde,
     TimeWindowedSerde,
     TimeWindows,
+    calendar_windows,
     hopping,
     sessions,
     sliding,
@@ -105,6 +106,8 @@ WINDOWS: dict[str, Any] = {
     "tumbling windows of 5000 ms": tumbling("5s", grace="1s"),
     "hopping windows of 5000 ms every 1000 ms": hopping("5s", every="1s", grace="1s"),
     "one window from 7 ms on": unlimited(start=7),
+    "calendar months in Europe/Berlin": calendar_windows("month", tz="Europe/Berlin", grace="1s"),
+    "calendar weeks from sunday in UTC": calendar_windows("week", tz="UTC", week_begins="sunday", grace="1s"),
     "sliding windows of 5000 ms": sliding("5s", grace="1s"),
     "sessions with a gap of 5000 ms": sessions(gap="5s", grace="1s"),
 }

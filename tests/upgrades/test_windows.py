@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import IncompatibleStateError
-from penstock.plugins.dsl import StreamsBuilder, hopping, sessions, sliding, tumbling, unlimited
+from penstock.plugins.dsl import StreamsBuilder, calendar_windows, hopping, sessions, sliding, tumbling, unlimited
 from penstock.plugins.engine.program.check import drop_stores
 
 from ..leases import brief_lease
@@ -28,6 +28,10 @@ OTHER_WINDOWS = {
     "another start": (unlimited(), unlimited(start=3)),
     "windows of one's own": (FIVE, Days(1_000)),
     "others of one's own": (Days(1_000), Days(1_000, 3_000)),
+    "the calendar of another zone": (
+        calendar_windows("day", tz="Europe/Berlin", grace="1s"),
+        calendar_windows("day", tz="UTC", grace="1s"),
+    ),
 }
 SAME_WINDOWS = {
     "hopping by their size": (FIVE, hopping("5s", every="5s", grace="1s")),

@@ -16,11 +16,12 @@ from ..graph.materialized import has_headers, kept_options
 from ..graph.options import StreamJoinOptions
 from ..graph.serdes import Serdes, key_of_store, value_of_store
 from ..graph.step import Writer
+from ..missing_verbs import WindowsType
 from .waiting import SideSerde, ValueAndHeadersSerde, WaitingKeySerde
 
 
 @dataclass(frozen=True)
-class JoinWindows:
+class JoinWindows(metaclass=WindowsType):
     """A left record at time t joins right records from t - before to t + after, both ends included (ms).
 
     `grace_ms`: how long after a window has closed its records are still joined. `within` makes one.

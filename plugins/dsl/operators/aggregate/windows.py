@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta, tzinfo
@@ -15,6 +15,8 @@ from typing import Any
 
 from penstock import Duration, TopologyError, duration_ms
 
+from ...missing_verbs import WindowsType
+
 MAX_TIME = 2**63 - 1
 """The end of a window that never ends (ms)."""
 
@@ -22,7 +24,7 @@ Window = tuple[int, int]
 """Start and end of a window, in ms since the epoch. The end is the first ms after it."""
 
 
-class TimeWindows(ABC):
+class TimeWindows(metaclass=WindowsType):
     """Windows that follow from timestamps alone. Subclass it for windows of your own; instances must be picklable.
 
     `grace_ms`: a window takes late records until stream time has reached its end and this much more.
@@ -229,7 +231,7 @@ class UnlimitedWindows(_OurWindows):
 
 
 @dataclass(frozen=True)
-class SlidingWindows:
+class SlidingWindows(metaclass=WindowsType):
     """For each key, a window for each different set of records that are at most `difference_ms` apart."""
 
     difference_ms: int
@@ -256,7 +258,7 @@ class SlidingWindows:
 
 
 @dataclass(frozen=True)
-class SessionWindows:
+class SessionWindows(metaclass=WindowsType):
     """For each key, sessions: records that are at most `gap_ms` apart."""
 
     gap_ms: int
@@ -292,7 +294,7 @@ def tumbling(size: Duration, *, grace: Duration | None = None) -> TumblingWindow
     >>> tumbling("5m", grace="1m").windows_for(301_000)
     ((300000, 600000),)
     """
-    return TumblingWindows(_length("tumbling", "size", size), _grace('tumbling("5m", ', grace))
+    return TumblingWindows(_length("tumbling", "size", size), grace_of('tumbling("5m", ', grace))
 
 
 def hopping(size: Duration, every: Duration, *, grace: Duration | None = None) -> HoppingWindows:
@@ -314,7 +316,7 @@ def hopping(size: Duration, every: Duration, *, grace: Duration | None = None) -
     length, advance = _length("hopping", "size", size), _length("hopping", "every", every)
     if advance > length:
         raise TopologyError(f"hopping: every={every!r} is longer than the windows ({size!r}), which leaves gaps")
-    return HoppingWindows(length, advance, _grace('hopping("10m", every="1m", ', grace))
+    return HoppingWindows(length, advance, grace_of('hopping("10m", every="1m", ', grace))
 
 
 def sliding(difference: Duration, *, grace: Duration | None = None) -> SlidingWindows:
@@ -335,7 +337,7 @@ def sliding(difference: Duration, *, grace: Duration | None = None) -> SlidingWi
     300000
     """
     length = _length("sliding", "difference", difference)
-    return SlidingWindows(length, _grace('sliding("5m", ', grace))
+    return SlidingWindows(length, grace_of('sliding("5m", ', grace))
 
 
 def sessions(gap: Duration, *, grace: Duration | None = None) -> SessionWindows:
@@ -354,7 +356,7 @@ def sessions(gap: Duration, *, grace: Duration | None = None) -> SessionWindows:
     1800000
     """
     length = _length("sessions", "gap", gap, least=0)
-    return SessionWindows(length, _grace('sessions(gap="30m", ', grace))
+    return SessionWindows(length, grace_of('sessions(gap="30m", ', grace))
 
 
 def unlimited(*, start: int = 0) -> UnlimitedWindows:
@@ -375,7 +377,8 @@ def _length(verb: str, what: str, given: Duration, *, least: int = 1) -> int:
     return length
 
 
-def _grace(so_far: str, given: Duration | None) -> int:
+def grace_of(so_far: str, given: Duration | None) -> int:
+    """Return the grace in ms. `so_far`: the call that lacks one, for the message. Raises TopologyError, ConfigError."""
     if given is None:
         verb = so_far.partition("(")[0]
         raise TopologyError(
