@@ -26,6 +26,7 @@ from .clock import (
     PunctuationType,
     Punctuator,
     SystemClock,
+    Times,
     duration_ms,
 )
 from .errors import (
@@ -407,6 +408,7 @@ __all__ = [
     "TaskCommitter",
     "TaskId",
     "Ticker",
+    "Times",
     "TimestampExtractor",
     "TimestampedWindowStore",
     "TopicChooser",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from ..record import Record, Windowed
 from ..serde import Serde
@@ -84,7 +84,7 @@ def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, c
     """
     data = serde.serialize(key)
     if node.partitioner is not None:
-        chosen = node.partitioner(topic, Record(key, None, 0), count)
+        chosen = node.partitioner(topic, record_of_key(key), count)
         if chosen is not None:
             return (chosen,) if isinstance(chosen, int) else tuple(chosen)
     part_of = hashed_part(node, serde)
@@ -92,3 +92,37 @@ def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, c
     if part is None:
         raise ValueError("its partition_by returns None: any partition may have the key")
     return (default_partitioner(part, count),)
+
+
+def record_of_key(key: Any) -> Record:
+    """Return a record of which only the key is known: a partitioner that asks for another part raises ValueError."""
+    return _RecordOfKey(key)
+
+
+class _RecordOfKey(Record):
+    """As `record_of_key` says."""
+
+    __slots__ = ()
+
+    def __new__(cls, key: Any) -> _RecordOfKey:
+        """Return the record of a key."""
+        return tuple.__new__(cls, (key, None, 0, ()))
+
+    def __getitem__(self, index: Any) -> Any:
+        if index != 0:
+            raise ValueError(_MORE)
+        return super().__getitem__(0)
+
+    def __iter__(self) -> NoReturn:
+        raise ValueError(_MORE)
+
+    value = property(lambda self: self[1])
+    timestamp = property(lambda self: self[2])
+    headers = property(lambda self: self[3])
+
+    def with_value(self, value: Any) -> Record:
+        """Return a record with a value that is known."""
+        return Record(self.key, value, 0)
+
+
+_MORE = "the partition depends on more of the record than its key"

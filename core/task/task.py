@@ -204,6 +204,16 @@ class Task:
         """Process what waits in batches, where no `take_commit` does it."""
         self._let_go()
 
+    def hand_to_calls(self, waited_ms: int = 0) -> bool:
+        """Forward what batches and record caches hold, if the task has calls, and hand on the results that have come.
+
+        Return whether there was a result, which may fill batches and caches again. `waited_ms`: see `InFlight.settle`.
+        """
+        if not self.in_flight.is_used:
+            return False
+        self._forward_held()
+        return self.in_flight.settle(waited_ms)
+
     # ------------------------------------------------------------------ time
 
     @property

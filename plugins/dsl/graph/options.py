@@ -50,6 +50,13 @@ class StoreOptions(TableOptions, SerdeOptions):
     """The store of a verb, and its serdes."""
 
 
+class StateOptions(SerdeOptions, KeepingOptions, total=False):
+    """The store of a state for each key. `ttl`, `ttl_clock`: see `key_value_store`."""
+
+    ttl: Duration | None
+    ttl_clock: PunctuationType
+
+
 class WindowOptions(SerdeOptions, KeepingOptions, total=False):
     """A store of windows. `retention`: how long windows are kept; at least their length and grace."""
 
@@ -105,6 +112,13 @@ class WithKey(TypedDict, total=False):
     name: str | None
 
 
+class OfRecord(TypedDict, total=False):
+    """For functions of the whole record. `name` is the node's."""
+
+    with_record: Required[Literal[True]]
+    name: str | None
+
+
 class BatchOptions(TypedDict, total=False):
     """The batches of a function; see `KStream.map_values_batch`."""
 
@@ -144,6 +158,14 @@ class StoreWithoutKey(StoreOptions, WithoutKey):
 
 
 class StoreWithKey(StoreOptions, WithKey):
+    """Functions that get the key first, and a store."""
+
+
+class StateWithoutKey(StateOptions, WithoutKey):
+    """Functions of states and values, and a store."""
+
+
+class StateWithKey(StateOptions, WithKey):
     """Functions that get the key first, and a store."""
 
 
