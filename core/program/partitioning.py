@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from ..record import Headers, Record
+from ..record import Headers, Record, Windowed
 from ..serde import Serde
-from ..store.kinds.windowed import Windowed
 from .nodes import SinkNode
 
 _MASK = 0xFFFFFFFF

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..clock import Cancellable, Duration, PunctuationType, Punctuator, Times, duration_ms
-from ..context import InFlightOptions, NodeMetrics
 from ..errors import StoreError, TopologyError
-from ..processor import AsyncProcessor
+from ..processor import AsyncProcessor, InFlightOptions, NodeMetrics
 from ..program.nodes import ProcessorNode, Subtopology
 from ..record import Record, RecordMetadata
 from ..settings.secret import SettingsByName

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from ..clock import PunctuationType, duration_ms
-from ..context import NodeMetrics
 from ..errors import ProcessingError, RecordRefusedError
 from ..log import ENGINE_STATE_BYTES
+from ..processor import NodeMetrics
 from ..program.external_sink import staging_name
 from ..program.nodes import Subtopology, TaskId
 from ..record import OutputBatch, Record, RecordBatch, TopicPartition

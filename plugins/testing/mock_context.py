@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import (
+    ENGINE_STATE_BYTES,
     AsyncProcessor,
     ConfigError,
     Duration,
     Entries,
     FlushListener,
+    InFlightOptions,
     NodeMetrics,
     Processor,
     PunctuationType,
@@ -27,8 +29,6 @@ from penstock import (
     TopologyError,
     ValueTransformer,
 )
-from penstock.context import InFlightOptions
-from penstock.log import ENGINE_STATE_BYTES
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.program.in_flight import call_options, key_bytes_of
 from penstock.program.serdes import DEFAULTS, resolve_serde

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Required, TypedDict
 
-from penstock import Duration, Handler, Partitioner, PunctuationType, StoreSpec, WindowStoreSpec
-from penstock.context import CallOrder
+from penstock import CallOrder, Duration, Handler, Partitioner, PunctuationType, StoreSpec, WindowStoreSpec
 from penstock.program.serdes import SerdeLike
 from penstock.support.topic_config import TopicConfig
 

@@ -28,9 +28,9 @@ from penstock.plugins.state.copies.state_reader import Portion, Row
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde
 from penstock.store import Changes
+from penstock.store.envelope import unwrap, wrap
 from penstock.store.specs import declared_serdes
 from penstock.stores.kinds.row_keys import OWN_ROW, merged_numbers, time_in_row
-from penstock.stores.rows.envelope import unwrap, wrap
 from penstock.support.names import changelog_topic
 from penstock.support.private_files import make_private_directory
 

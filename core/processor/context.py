@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from .clock import Cancellable, Duration, PunctuationType, Punctuator, Times
+from ..clock import Cancellable, Duration, PunctuationType, Punctuator, Times
+from ..record import Headers, Record, RecordMetadata
+from ..store import Entries
+from ..store.record_cache import FlushListener, SourceRecord, WaitingWindows
 from .handlers import Handler
-from .record import Headers, Record, RecordMetadata
-from .store import Entries
-from .store.record_cache import FlushListener, SourceRecord, WaitingWindows
 
 
 @dataclass(slots=True)
@@ -41,6 +41,7 @@ class NodeMetrics:
 
 
 CallOrder = Literal["key", "partition", "none"]
+"""In which order a node that answers later hands on results; see `InFlightOptions`."""
 
 
 @dataclass(frozen=True)
