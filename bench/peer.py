@@ -15,7 +15,7 @@ from penstock.plugins.testing.kafka.jars import fetched_jars, jars_directory, ja
 PEER = "Java Kafka Streams"
 _PEERS = Path(__file__).with_name("peers")
 _SOURCE = _PEERS / "KafkaStreamsPeer.java"
-STREAMS_VERSION = "4.3.1"
+STREAMS_VERSION = "4.4.0"
 """Of Java Kafka Streams, as in peers/pom.xml."""
 _PROOF = f"kafka-streams-{STREAMS_VERSION}.jar"
 

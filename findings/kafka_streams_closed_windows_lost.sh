@@ -1,7 +1,7 @@
 #!/bin/sh
 # `EmitStrategy.onWindowClose` of Kafka Streams never sends some sessions, and windows that a quiet hour follows.
 #
-# Kafka Streams 4.3.1, in its TopologyTestDriver, with its record cache as it is by default where nothing else is said;
+# Kafka Streams 4.4.0, in its TopologyTestDriver, with its record cache as it is by default where nothing else is said;
 # needs a JDK and Maven. Windows of 5 minutes (sessions have that gap) without grace have records at minutes 61 and 62;
 # the next ones, of another key, come at minutes 120 and 180. An aggregation puts each record, which moves its store's
 # time, and then looks for windows that have closed. By default the store keeps rows of one or two window sizes and the
@@ -24,7 +24,7 @@ cat >pom.xml <<'POM'
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka-streams-test-utils</artifactId>
-      <version>4.3.1</version>
+      <version>4.4.0</version>
     </dependency>
   </dependencies>
 </project>

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Each stream of a cogroup in Kafka Streams has its own stream time: closed windows are sent again.
 #
-# Kafka Streams 4.3.1, in its TopologyTestDriver; needs a JDK and Maven. Windows of 10 ms without grace, fed from two
+# Kafka Streams 4.4.0, in its TopologyTestDriver; needs a JDK and Maven. Windows of 10 ms without grace, fed from two
 # topics: A at 1 and B at 50 of the first one, then C at 2 of the second one, which is late, since [0,10) has closed. If
 # the streams are merged, C is dropped. Each stream of a cogroup drops late records by its own records' time, which is 2
 # in the second one, so C is taken; but both write to one store, whose time is 50. Seen: without a record cache the row
@@ -22,7 +22,7 @@ cat >pom.xml <<'POM'
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka-streams-test-utils</artifactId>
-      <version>4.3.1</version>
+      <version>4.4.0</version>
     </dependency>
   </dependencies>
 </project>

@@ -1,7 +1,7 @@
 #!/bin/sh
 # A group behind `suppress` in Kafka Streams takes out of its sum what was never put in.
 #
-# Kafka Streams 4.3.1, in its TopologyTestDriver, with its record cache as it is by default; needs a JDK and Maven.
+# Kafka Streams 4.4.0, in its TopologyTestDriver, with its record cache as it is by default; needs a JDK and Maven.
 # Counts by key are suppressed until a time limit, regrouped, and summed. `suppress` lets one update of a key go in place
 # of several. With it goes the old value of the last one that came, which nobody has seen, and not that of what was let
 # go before; a KTable.groupBy behind it subtracts that. Here two keys of one group have 3 records each. Seen: the sum is
@@ -20,7 +20,7 @@ cat >pom.xml <<'POM'
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka-streams-test-utils</artifactId>
-      <version>4.3.1</version>
+      <version>4.4.0</version>
     </dependency>
   </dependencies>
 </project>

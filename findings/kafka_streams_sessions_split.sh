@@ -1,7 +1,7 @@
 #!/bin/sh
 # Kafka Streams splits sessions whose records are in time: the row expires in the last millisecond that it is open.
 #
-# Kafka Streams 4.3.1, in its TopologyTestDriver; needs a JDK and Maven. Sessions with a gap of 5 ms and no grace:
+# Kafka Streams 4.4.0, in its TopologyTestDriver; needs a JDK and Maven. Sessions with a gap of 5 ms and no grace:
 # records A at 20 and C at 25 of one key are one session, [20,25]. Here another key has a record at 25 between them;
 # none is late. The store's retention is the gap and the grace, so at 25 it does not find the row that ends at 20; a
 # session closes only when stream time is past its end, gap and grace. Seen: two sessions, [20,20] and [25,25], without
@@ -23,7 +23,7 @@ cat >pom.xml <<'POM'
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka-streams-test-utils</artifactId>
-      <version>4.3.1</version>
+      <version>4.4.0</version>
     </dependency>
   </dependencies>
 </project>

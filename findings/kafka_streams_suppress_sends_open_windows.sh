@@ -1,7 +1,7 @@
 #!/bin/sh
 # `suppress(untilWindowCloses)` of Kafka Streams sends session and sliding windows 1 ms early: more than once.
 #
-# Kafka Streams 4.3.1, in its TopologyTestDriver, with its record cache as it is by default; needs a JDK and Maven. Ends
+# Kafka Streams 4.4.0, in its TopologyTestDriver, with its record cache as it is by default; needs a JDK and Maven. Ends
 # of sessions and sliding windows are inclusive: their aggregations take records until stream time is past the end (and
 # the gap, and the grace), but `suppress` sends them when it reaches it, which is right for tumbling and hopping windows
 # only. Seen, all without grace: of sliding windows of 5 ms, three records at 20 give three "final" results of [15,20]:
@@ -23,7 +23,7 @@ cat >pom.xml <<'POM'
     <dependency>
       <groupId>org.apache.kafka</groupId>
       <artifactId>kafka-streams-test-utils</artifactId>
-      <version>4.3.1</version>
+      <version>4.4.0</version>
     </dependency>
   </dependencies>
 </project>

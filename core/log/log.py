@@ -60,6 +60,10 @@ class LogTopics(ABC):
     missing.
     """
 
+    def cluster_id(self) -> str:
+        """Return the id of the cluster that has the topics; "" where the log has no such ids."""
+        return ""
+
     @abstractmethod
     def topics(self) -> Mapping[str, TopicInfo]:
         """Return all topics by name."""

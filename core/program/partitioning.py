@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
-from ..record import Record
+from ..record import Headers, Record, Windowed
 from ..serde import Serde
-from ..store.kinds.windowed import Windowed
 from .nodes import SinkNode
 
 _MASK = 0xFFFFFFFF
@@ -77,15 +76,17 @@ def hashed_part(node: SinkNode, serde: Serde[Any]) -> Callable[[Any, bytes], byt
     return part_of
 
 
-def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int) -> Sequence[int]:
+def partitions_of_key(
+    node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int, headers: Headers | None = None
+) -> Sequence[int]:
     """Return to which of `count` partitions a sink writes records with a key; `serde` is that of its keys.
 
-    Raises the errors of the serde and of the sink's functions, and ValueError if the partition does not depend on the
-    key alone.
+    `headers`: those of the record, for the sink's partitioner. Raises the errors of the serde and of the sink's
+    functions, and ValueError if the partition does not depend on the key and the headers alone.
     """
     data = serde.serialize(key)
     if node.partitioner is not None:
-        chosen = node.partitioner(topic, record_of_key(key), count)
+        chosen = node.partitioner(topic, record_of_key(key, headers), count)
         if chosen is not None:
             return (chosen,) if isinstance(chosen, int) else tuple(chosen)
     part_of = hashed_part(node, serde)
@@ -95,9 +96,13 @@ def partitions_of_key(node: SinkNode, serde: Serde[Any], topic: str, key: Any, c
     return (default_partitioner(part, count),)
 
 
-def record_of_key(key: Any) -> Record:
-    """Return a record of which only the key is known: a partitioner that asks for another part raises ValueError."""
-    return tuple.__new__(_RecordOfKey, (key, None, 0, ()))
+def record_of_key(key: Any, headers: Headers | None = None) -> Record:
+    """Return a record of which only the key is known, and the headers if they are given.
+
+    A partitioner that asks for another part raises ValueError.
+    """
+    parts: Any = (key, None, 0, headers)
+    return tuple.__new__(_RecordOfKey, parts)
 
 
 class _RecordOfKey(Record):
@@ -106,9 +111,10 @@ class _RecordOfKey(Record):
     __slots__ = ()
 
     def __getitem__(self, index: Any) -> Any:
-        if index != 0:
+        found = super().__getitem__(index) if index in (0, 3) else None
+        if index not in (0, 3) or (index == 3 and found is None):
             raise ValueError(_MORE)
-        return super().__getitem__(0)
+        return found
 
     def __iter__(self) -> NoReturn:
         raise ValueError(_MORE)

@@ -12,8 +12,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 from ..changelog import LogChangelog, RestoreListener
 from ..clock import Duration
 from ..errors import ConfigError, PluginError
-from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
+from ..processor import DeadLetter, Handler, Retry, fail, skip
 from ..program.extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid_timestamp
 from ..program.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike
@@ -187,6 +187,8 @@ class Settings:
     """How long a task retries while the log cannot be reached; then it fails."""
     replication_factor: Annotated[int, _BROKERS] = -1
     """How many brokers keep each internal topic (-1: the broker's default)."""
+    cluster_check: Annotated[bool, FLAG] = True
+    """Refuse to start on another Kafka cluster than the one on which the application ran last."""
     topic_config: Annotated[Mapping[str, str], SettingType(checked_topic_config)] = field(default_factory=dict)
     """Settings by Kafka's names with which repartition topics and changelog topics are created."""
     intermediate_topics: Annotated[Sequence[str], _TOPICS] = ()

@@ -33,6 +33,7 @@ from .graph.options import (
     TableJoinOptions,
     TableJoinWithKey,
     TableJoinWithoutKey,
+    WithBothKeys,
     WithKey,
     WithoutKey,
 )
@@ -227,12 +228,16 @@ class Output(StreamBase[K, V]):
         return made
 
 
+K2 = TypeVar("K2")
 V2 = TypeVar("V2")
 R = TypeVar("R")
 
 
 class Joining(Output[K, V]):
-    """Joins. A joiner is a function of (left, right); with `with_key=True` it gets the key first."""
+    """Joins. A joiner is a function of (left, right); with `with_key=True` it gets the key first.
+
+    For joins with a global table, `with_both_keys=True` gives it the record's key and the row's.
+    """
 
     _repartitioned_for_join: KStream[K, V] | None = None
 
@@ -278,6 +283,15 @@ class Joining(Output[K, V]):
         select_key: Callable[[K, V], Any] | None = None,
         **options: Unpack[WithKey],
     ) -> KStream[K, R]: ...
+    @overload
+    def join(
+        self,
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K, K2, V, V2], R],
+        *,
+        select_key: Callable[[K, V], K2 | None] | None = None,
+        **options: Unpack[WithBothKeys],
+    ) -> KStream[K, R]: ...
     def join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
         """Join with the records of another stream, with a table, or with a global table.
 
@@ -317,7 +331,8 @@ class Joining(Output[K, V]):
 
         With a global table: as with a table, but by the key that `select_key` makes of the record's value (with
         `with_key=True`, of key and value), and without a repartition topic. Without `select_key`, it is the record's
-        own key.
+        own key. With `with_both_keys=True` the joiner is a function of (key, row_key, left, right): the record's key
+        and the key by which the table was read. `select_key` gets key and value then, too.
 
         Semantics: Kafka Streams' KStream joins with KStream, KTable and GlobalKTable.
         """
@@ -365,6 +380,15 @@ class Joining(Output[K, V]):
         select_key: Callable[[K, V], Any] | None = None,
         **options: Unpack[WithKey],
     ) -> KStream[K, R]: ...
+    @overload
+    def left_join(
+        self,
+        other: GlobalKTable[K2, V2],
+        joiner: Callable[[K, K2 | None, V, V2 | None], R],
+        *,
+        select_key: Callable[[K, V], K2 | None] | None = None,
+        **options: Unpack[WithBothKeys],
+    ) -> KStream[K, R]: ...
     def left_join(self, other: Any, joiner: Callable[..., Any], window: Any = None, **options: Any) -> Any:
         """Join as `join` does, and keep left records that find no match: the joiner then gets None as the right value.
 
@@ -373,7 +397,8 @@ class Joining(Output[K, V]):
         when it comes, and has no match yet. Where it has waited, its headers are those of the record that closed the
         window, as in Kafka Streams; with `dsl_store_format="headers"` they are its own.
 
-        With a table or a global table, such a result comes as the others do, also for a record without a key.
+        With a table or a global table, such a result comes as the others do, also for a record without a key. A joiner
+        with both keys gets None as the row's key where `select_key` returned it.
         Semantics: Kafka Streams' left joins of a KStream.
         """
         return self._joined(LEFT, other, joiner, window, options)
@@ -403,13 +428,17 @@ class Joining(Output[K, V]):
     def _joined(self, kind: JoinKind, other: Any, joiner: Callable[..., Any], window: Any, options: Any) -> Any:
         verb, kinds = kind.verb, self.recorder.kinds
         with_key, name = options.pop("with_key", False), options.pop("name", None)
+        both_keys = options.pop("with_both_keys", False)
         if callable(window) and isinstance(other, kinds.global_table):
             raise TopologyError(
                 f"{verb}: the joiner comes second here, and a function that selects the key is given by name (Kafka "
                 f"Streams' order is another): write {verb}(table, JOINER, select_key=FUNCTION)"
             )
-        check_function(verb, joiner, *(("key",) if with_key else ()), "left", "right", what="joiner")
-        how = Joiner(joiner, with_key)
+        if both_keys:
+            _check_both_keys(verb, is_global=isinstance(other, kinds.global_table), with_key=with_key)
+        keys = ("key", "row_key") if both_keys else ("key",) if with_key else ()
+        check_function(verb, joiner, *keys, "left", "right", what="joiner")
+        how = Joiner(joiner, with_key, both_keys)
         if isinstance(other, (Joining, kinds.table, kinds.global_table)):
             check_same_program(verb, self, other)
         if isinstance(other, Joining):
@@ -449,7 +478,7 @@ class Joining(Output[K, V]):
         serdes = self.flow.serdes.given(options.get("key_serde"), options.get("value_serde"))
         check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
         serdes = serdes.else_of(Serdes(table.flow.serdes.key))
-        flow = self._behind_repartition(kind, name, serdes)
+        flow = self.behind_repartition(name, serdes, how=f'{kind.verb}(..., name="NAME")')
         return record_table_join(
             self.recorder, kind, flow, TableSide(table.flow, table.source), joiner, grace, name, options
         )
@@ -464,13 +493,19 @@ class Joining(Output[K, V]):
         check_same_keys(kind.verb, left.key, right.key)
         left, right = left.else_of(Serdes(right.key)), right.else_of(Serdes(left.key))
         suffixed = [None if name is None else name + suffix for suffix in ("-left", "-right")]
-        return self._behind_repartition(kind, suffixed[0], left), other._behind_repartition(kind, suffixed[1], right)
+        how = f'{kind.verb}(..., name="NAME")'
+        return (
+            self.behind_repartition(suffixed[0], left, how=how),
+            other.behind_repartition(suffixed[1], right, how=how),
+        )
 
-    def _behind_repartition(self, kind: JoinKind, base: str | None, serdes: Serdes) -> Flow:
-        """Return this stream, behind a repartition topic if it needs one, with all that is known of its serdes."""
+    def behind_repartition(self, base: str | None, serdes: Serdes, *, how: str) -> Flow:
+        """Return this stream, behind a repartition topic if it needs one, with all that is known of its serdes.
+
+        The topic is named after `base`; `how` says how to choose that. For the verbs of the DSL.
+        """
         behind: Any = self
         if self.flow.needs_repartition:
-            how = f'{kind.verb}(..., name="NAME")'
             behind = self._repartitioned_once(self.flow.step.name if base is None else base, serdes, how)
         return Flow(behind.flow.step, serdes.else_of(behind.flow.serdes), behind.flow.sources)
 
@@ -485,6 +520,16 @@ class Joining(Output[K, V]):
             return made
         self._repartitioned_for_join = made = self._repartitioned(base, serdes, how=how)
         return made
+
+
+def _check_both_keys(verb: str, *, is_global: bool, with_key: bool) -> None:
+    if not is_global:
+        raise TopologyError(
+            f"{verb}: with_both_keys=True is for joins with a global table; in the others both sides have one key: "
+            "write with_key=True"
+        )
+    if with_key:
+        raise TopologyError(f"{verb}: with_key=True and with_both_keys=True: leave the first out")
 
 
 def _instead(other: Any) -> str:

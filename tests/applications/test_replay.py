@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from penstock import (
     Application,
     Commit,
+    Failure,
     Processor,
+    Stage,
     Topology,
     Windowed,
     default_partitioner,
@@ -24,7 +26,6 @@ from penstock import (
     run,
 )
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
-from penstock.handlers import Failure, Stage
 from penstock.log import Log
 from penstock.plugins.engine.program.dead_letters import (
     Letter,

@@ -26,14 +26,16 @@ ON_STREAMS = (
     "filter", "map_values", "select_key", "select_key", "map", "process", "process_values", "merge", "repartition",
     "to_table", "aggregate", "aggregate", "windowed", "cogroup", "join", "self_join",
 )  # fmt: skip
+GLOBAL_JOINS = ("global_join",) * 3
 ON_TABLES = ("to_stream", "group_table", "filter_table", "map_table", "stream_table_join", "table_join", "foreign_key")
 
 
 class Generator:
-    """Makes one random program. `_kinds` says of each step's result whether it is a stream, a table, or neither."""
+    """Makes one random program. `_kinds` says of each step's result whether it is a stream, a table, a
+    global table, or nothing of these. `with_global`: some programs have a global table."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self._rng = rng
+    def __init__(self, rng: random.Random, *, with_global: bool = False) -> None:
+        self._rng, self._with_global = rng, with_global
         self._kinds: list[str] = []
         self._stores = 0
         self.steps: list[Step] = []
@@ -47,11 +49,15 @@ class Generator:
         for topic in ("t1", "t2"):
             if rng.random() < 0.5:
                 self._add("table", op="table", topic=topic, **self._store())
+        has_global = self._with_global and rng.random() < 0.4
+        if has_global:
+            self._add("global", op="global_table", topic="g", store="rows")
         for _ in range(verbs):
-            self._verb(rng.choice(ON_STREAMS + (ON_TABLES if "table" in self._kinds else ())))
+            on_tables = ON_TABLES if "table" in self._kinds else ()
+            self._verb(rng.choice(ON_STREAMS + on_tables + (GLOBAL_JOINS if has_global else ())))
         used = {each for step in self.steps for each in _parents(step)}
         for number, kind in enumerate(list(self._kinds)):
-            if kind != "none" and number not in used:
+            if kind in ("stream", "table") and number not in used:
                 last = self._add("stream", op="to_stream", of=number) if kind == "table" else number
                 self._add("none", op="to", of=last, topic=f"out-{number}")
         return self.steps
@@ -97,6 +103,9 @@ class Generator:
                 other = stream if verb == "self_join" else self._any("stream")
                 kind = "inner" if other == stream else rng.choice(["inner", "left", "outer"])
                 self._add("stream", op="join", of=[stream, other], type=kind, diff=rng.choice([0, 5]), grace=4)
+            case "global_join":
+                step: Step = {"type": rng.choice(["inner", "left"]), "both_keys": rng.random() < 0.7}
+                self._add("stream", op="join", of=[stream, self._any("global")], select=select, **step)
             case _:
                 self._of_table(verb, stream, self._any("table"), select)
 
@@ -144,17 +153,22 @@ class Generator:
                 self._add("table", op="join", of=[table, other], type=self._rng.choice(kinds[:2]), fk="first_char")
 
 
+_SOURCES = ("stream", "table", "global_table")
+
+
 def _parents(step: Step) -> list[int]:
     of: Any = step.get("of", [])
     return of if isinstance(of, list) else [of]
 
 
-def generated_case(name: str, rng: random.Random, *, verbs: int, inputs: int, optimize: bool) -> Case:
+def generated_case(
+    name: str, rng: random.Random, *, verbs: int, inputs: int, optimize: bool, with_global: bool = False
+) -> Case:
     """Return a case with a random program and inputs, without what is expected."""
-    steps = Generator(rng).generate(rng.randint(2, verbs))
+    steps = Generator(rng, with_global=with_global).generate(rng.randint(2, verbs))
     case: Case = {"name": name, "family": "steps", "topology": "steps", "params": {"steps": steps}}
     case["config"] = {"optimize": optimize, "cache_max_bytes": 0}
-    topics, time, ops = [step["topic"] for step in steps if step["op"] in ("stream", "table")], 0, []
+    topics, time, ops = [step["topic"] for step in steps if step["op"] in _SOURCES], 0, []
     for number in range(inputs):
         time = max(0, time + rng.choice([0, 1, 1, 2, 3, -2, -4, 7]))
         value = rng.choice([None, "x", "ab", f"v{number}", f"v{number}"])
@@ -178,6 +192,7 @@ def main(arguments: list[str] | None = None) -> int:
             verbs=given.verbs,
             inputs=given.inputs,
             optimize=optimize,
+            with_global=True,
         )
         for number in range(given.programs)
         for optimize in (False, True)

@@ -2,8 +2,9 @@
 
 They are in methods.txt, a class a line, each method with the release that brought it. docs/kafka_streams.md answers
 each, and test_methods.py beside this file holds the page to the list and to the code. `javap` of a JDK reads the jars.
-The directory has `kafka-streams-VERSION.jar` of each release, from 0.10.0.0 on, and `kafka-streams-test-utils` of the
-same versions as far as there are any, for example by `mvn dependency:copy`.
+The directory has `kafka-streams-VERSION.jar` of releases, the newest two at least, and `kafka-streams-test-utils` of
+the same versions, for example by `mvn dependency:copy`. A method that the oldest of them has keeps the release that the
+list names already.
 """
 
 from __future__ import annotations
@@ -55,10 +56,23 @@ def main() -> int:
             # A name that was gone for some releases counts from its return.
             methods.update({each: release for each in here.get(name, ()) if methods.get(each) == later})
         later = release
+    known = _listed()
+    for name, methods in found.items():
+        methods.update({each: known.get((name, each), since) for each, since in methods.items() if since == later})
     lines = [f"{name}: {' '.join(f'{each}@{since}' for each, since in found[name].items())}" for name in found]
     lines.append(f"StreamsConfig: {' '.join(_settings(jars[max(jars)]))}")
     LIST.write_text("\n".join(lines) + "\n")
     return 0
+
+
+def _listed() -> dict[tuple[str, str], str]:
+    """Return the release of each class and method that the list has now."""
+    lines = LIST.read_text().splitlines() if LIST.exists() else []
+    return {
+        (name, method): since
+        for name, _, methods in (line.partition(": ") for line in lines if not line.startswith("StreamsConfig"))
+        for method, since in (each.split("@") for each in methods.split())
+    }
 
 
 def _version(jar: Path) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ Case = dict[str, Any]
 
 _FOLDER = Path(__file__).with_name("kafka_streams")
 _SOURCE = _FOLDER / "Recorder.java"
-_PROOF = "kafka-streams-test-utils-4.3.1.jar"
+_PROOF = "kafka-streams-test-utils-4.4.0.jar"
 
 
 def recorded(cases: list[Case]) -> list[dict[str, Any]]:

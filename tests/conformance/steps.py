@@ -58,6 +58,8 @@ def _result(builder: StreamsBuilder, step: Params, of: list[Any]) -> Any:
             return builder.stream(step["topic"], **SERDES)
         case "table":
             return builder.table(step["topic"], _store(step), **SERDES)
+        case "global_table":
+            return builder.global_table(step["topic"], step["store"], **SERDES)
         case "filter":
             return of[0].filter(predicate(step["pred"]), with_key=True, **_kept(step))
         case "map_values":
@@ -141,6 +143,14 @@ def _cogroup(step: Params, streams: list[Any]) -> Any:
     return made.aggregate(str, step.get("store"), **merger, **SERDES)
 
 
+def _joiner_after_key(key: Any, left: Any, right: Any) -> str:
+    return joiner(left, right)
+
+
+def _joiner_of_both_keys(key: Any, row_key: Any, left: Any, right: Any) -> str:
+    return f"{text(key)}/{text(row_key)}={joiner(left, right)}"
+
+
 def _join(step: Params, left: Any, right: Any) -> Any:
     join = {"inner": "join", "left": "left_join", "outer": "outer_join"}[step["type"]]
     if "diff" in step:
@@ -149,6 +159,11 @@ def _join(step: Params, left: Any, right: Any) -> Any:
     if "fk" in step:
         select = _selector(step["fk"])
         return getattr(left, join)(right, joiner, foreign_key=lambda value: select(None, value), **SERDES)
+    if "select" in step:
+        select = _selector(step["select"])
+        if step.get("both_keys"):
+            return getattr(left, join)(right, _joiner_of_both_keys, select_key=select, with_both_keys=True)
+        return getattr(left, join)(right, _joiner_after_key, select_key=select, with_key=True)
     if hasattr(left, "to_table"):
         grace = {"grace": f"{step['grace']}ms"} if "grace" in step else {}
         return getattr(left, join)(right, joiner, **grace, **SERDES)

@@ -16,7 +16,7 @@ import pytest
 import penstock
 import penstock.dsl
 import penstock.testing
-from tests.core.test_config_names import KAFKA_STREAMS_4_3
+from tests.core.test_config_names import KAFKA_STREAMS_4_4
 
 from .methods import LIST
 
@@ -68,7 +68,7 @@ def test_what_the_page_names_is_there(name: str) -> None:
 
 def test_every_setting_is_among_those_that_are_tried() -> None:
     assert SETTINGS
-    assert not set(SETTINGS) - set(KAFKA_STREAMS_4_3.split())
+    assert not set(SETTINGS) - set(KAFKA_STREAMS_4_4.split())
 
 
 def resolved(path: str) -> Any:

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, skip
-from penstock.handlers import fail
+from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, fail, skip
 from penstock.hooks import Registry, hookimpl
 from penstock.plugins.logs.kafka.client_names import JAVA_ONLY, KNOWN, RENAMED
 from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART
@@ -25,25 +24,26 @@ from penstock.settings.names import NoCounterpartError, translate
 from penstock.settings.secret import is_secret
 
 OWN = Settings.names()
-KAFKA_STREAMS_4_3 = """
+KAFKA_STREAMS_4_4 = """
 acceptable.recovery.lag allow.os.group.write.access application.id application.server bootstrap.servers
 buffered.records.per.partition built.in.metrics.version cache.max.bytes.buffering client.id commit.interval.ms
 config.providers connections.max.idle.ms default.client.supplier default.deserialization.exception.handler
-default.dsl.store default.key.serde default.list.key.serde.inner default.list.key.serde.type
-default.list.value.serde.inner default.list.value.serde.type default.production.exception.handler
-default.timestamp.extractor default.value.serde deserialization.exception.handler dsl.store.format
-dsl.store.suppliers.class enable.metrics.push ensure.explicit.internal.resource.naming
-errors.dead.letter.queue.topic.name group.protocol log.summary.interval.ms max.task.idle.ms max.warmup.replicas
-metadata.max.age.ms metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters
-metrics.num.samples metrics.recording.level metrics.sample.window.ms num.standby.replicas num.stream.threads
-poll.ms probing.rebalance.interval.ms processing.exception.handler processing.exception.handler.global.enabled
+default.dsl.store default.interactive.query.isolation.level default.key.serde default.list.key.serde.inner
+default.list.key.serde.type default.list.value.serde.inner default.list.value.serde.type
+default.production.exception.handler default.timestamp.extractor default.value.serde deserialization.exception.handler
+dsl.store.format dsl.store.suppliers.class enable.metrics.push enable.transactional.statestores
+ensure.explicit.internal.resource.naming errors.dead.letter.queue.topic.name group.protocol log.summary.interval.ms
+max.task.idle.ms max.warmup.replicas metadata.cluster.check.enable metadata.max.age.ms
+metadata.recovery.rebootstrap.trigger.ms metadata.recovery.strategy metric.reporters metrics.num.samples
+metrics.recording.level metrics.sample.window.ms num.standby.replicas num.stream.threads poll.ms
+probing.rebalance.interval.ms processing.exception.handler processing.exception.handler.global.enabled
 processing.guarantee processor.wrapper.class production.exception.handler rack.aware.assignment.non_overlap_cost
-rack.aware.assignment.strategy rack.aware.assignment.tags rack.aware.assignment.traffic_cost
-receive.buffer.bytes reconnect.backoff.max.ms reconnect.backoff.ms repartition.purge.interval.ms
-replication.factor request.timeout.ms retry.backoff.ms rocksdb.config.setter security.protocol send.buffer.bytes
-state.cleanup.delay.ms state.cleanup.dir.max.age.ms state.dir statestore.cache.max.bytes task.assignor.class
-task.timeout.ms topology.optimization upgrade.from window.size.ms windowed.inner.class.serde
-windowstore.changelog.additional.retention.ms
+rack.aware.assignment.strategy rack.aware.assignment.tags rack.aware.assignment.traffic_cost receive.buffer.bytes
+reconnect.backoff.max.ms reconnect.backoff.ms repartition.purge.interval.ms replication.factor request.timeout.ms
+retry.backoff.ms rocksdb.config.setter security.protocol send.buffer.bytes state.cleanup.delay.ms
+state.cleanup.dir.max.age.ms state.dir statestore.cache.max.bytes statestore.uncommitted.max.bytes task.assignor.class
+task.timeout.ms topology.description.push.enabled topology.optimization upgrade.from window.size.ms
+windowed.inner.class.serde windowstore.changelog.additional.retention.ms
 """
 PASSWORDS = """
 sasl.jaas.config sasl.oauthbearer.assertion.private.key.passphrase
@@ -72,6 +72,7 @@ def make(given: dict[str, Any]) -> Settings:
         ("state.dir", "/there", "state_dir", "/there"),
         ("num.stream.threads", "3", "parallelism", 3),
         ("replication.factor", "3", "replication_factor", 3),
+        ("metadata.cluster.check.enable", "false", "cluster_check", False),
         ("task.timeout.ms", 7, "task_timeout", "7ms"),
         ("state.cleanup.delay.ms", 7, "state_cleanup_delay", "7ms"),
         ("auto.offset.reset", "latest", "offset_reset", "latest"),
@@ -114,7 +115,7 @@ def test_main_consumer_wins_over_consumer() -> None:
         assert settings.clients == {"consumer.acks": "main"}
 
 
-@pytest.mark.parametrize("name", KAFKA_STREAMS_4_3.split())
+@pytest.mark.parametrize("name", KAFKA_STREAMS_4_4.split())
 def test_every_name_of_kafka_streams_has_an_answer(name: str) -> None:
     if name not in WITHOUT_COUNTERPART:
         translate(name, "3", OWN)

@@ -163,6 +163,36 @@ def test_a_partitioner_of_the_program_says_which_task_has_a_key(surroundings: Su
             store.get("x")
 
 
+def test_headers_say_which_task_has_a_key(surroundings: Surroundings) -> None:
+    def by_tenant(topic: str, record: Record, count: int) -> int:
+        return int(dict(record.headers).get("tenant") or b"0") % count
+
+    topology = (
+        Topology()
+        .add_source("in", "in")
+        .add_repartition("by-tenant", "in", partitions=3, partitioner=by_tenant)
+        .add_processor("count", apps.Count, "by-tenant", stores=[key_value_store("counts", key_serde="str")])
+    )
+    put(surroundings, 1)
+    made = surroundings.application("app", topology, engine="embedded", commit_interval="10ms")
+    run(made, "available_now")
+    with Queries.from_changelog(made) as queries:
+        found = [queries.query_metadata_for_key("counts", "k1", (("tenant", b"%d" % each),)) for each in range(5)]
+        assert [each.partition for each in found] == [0, 1, 2, 0, 1]
+        assert queries.query_metadata_for_key("counts", "k1").partition == 0
+
+
+@pytest.mark.parametrize("level", ["read_uncommitted", "none"])
+def test_queries_read_what_is_committed_and_nothing_else(surroundings: Surroundings, level: str) -> None:
+    topology = Topology().add_source("in", "in")
+    topology.add_processor("count", apps.Count, "in", stores=[key_value_store("counts", key_serde="str")])
+    made = surroundings.application("app", topology, engine="embedded")
+    with Queries.from_changelog(made) as queries:
+        assert queries.store("counts", isolation="read_committed") is not None
+        with pytest.raises(ConfigError, match="committed versions only.*commit_interval|expected 'read_committed'"):
+            queries.store("counts", isolation=level)
+
+
 @pytest.mark.parametrize("partitions", [(2, 5), (5, 2)])
 def test_a_key_is_looked_up_among_the_partitions_of_the_stores_own_topics(
     tmp_path: Path, partitions: tuple[int, int]

@@ -46,6 +46,17 @@ def test_the_sinks_of_the_program_say_it(options: Any, expected: bytes) -> None:
     assert behind_a_repartition(**options).of(KEY, 1000) == [f"1_{default_partitioner(expected, 1000)}"]
 
 
+def by_tenant(topic: str, record: Any, count: int) -> int:
+    return int(dict(record.headers)["tenant"]) % count
+
+
+def test_a_partitioner_that_goes_by_headers_gets_those_of_the_question() -> None:
+    tasks = behind_a_repartition(partitioner=by_tenant)
+    assert "1_7" in tasks.may_have(KEY, 10, (("tenant", b"7"),))
+    with pytest.raises(ConfigError, match="needs more than the key and the headers given.*'tenant'"):
+        tasks.may_have(KEY, 10)
+
+
 @pytest.mark.parametrize("part", [None, 1.5])
 def test_a_part_that_says_nothing_is_refused(part: Any) -> None:
     tasks = behind_a_repartition(partition_by=lambda key: part)

@@ -24,10 +24,14 @@ INNER, LEFT, OUTER = JoinKind("join"), JoinKind("left_join", True), JoinKind("ou
 
 @dataclass(frozen=True)
 class Joiner:
-    """The user's joiner: `function` of (left, right), and with `with_key` of (key, left, right)."""
+    """The user's joiner: `function` of (left, right), and with `with_key` of (key, left, right).
+
+    With `with_both_keys`, of (key, row_key, left, right): a stream's key, and the key of a global table's row.
+    """
 
     function: Callable[..., Any]
     with_key: bool
+    with_both_keys: bool = False
 
     def compile(self, *, is_left: bool = True) -> Callable[[Any, Any, Any], Any]:
         """Return a function of the key, the value of this side, left or right, and the other one."""

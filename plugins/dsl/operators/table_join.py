@@ -339,7 +339,7 @@ class StreamTableJoin(Operator):
     """Forwards each record with what `joiner` makes of its value and of the table's value for its key.
 
     With `select_key` the table is read by the key that it makes of the record: a global table. A versioned table is
-    read as of the record's time. `select_key` gets the key, too, if the joiner does. With `keeps_unmatched`, records
+    read as of the record's time. `select_key` gets the key if the joiner gets one. With `keeps_unmatched`, records
     that find no value are forwarded, too. Kafka Streams: KStreamKTableJoin, KStreamGlobalKTableJoin.
     """
 
@@ -353,7 +353,7 @@ class StreamTableJoin(Operator):
     def bind(self, context: ProcessorContext) -> Run:
         if self.table.history_ms is not None:
             return self._bind_versioned(context)
-        if self.joiner.with_key or self.select_key is not None:
+        if self.joiner.with_key or self.joiner.with_both_keys or self.select_key is not None:
             return self._bind_general(context)
         forward, drop, get = context.send, context.metrics.drop, self.table.open(context)
         joiner, keeps = self.joiner.function, self.keeps_unmatched
@@ -376,8 +376,9 @@ class StreamTableJoin(Operator):
 
     def _bind_general(self, context: ProcessorContext) -> Run:
         forward, drop, get = context.send, context.metrics.drop, self.table.open(context)
-        join, select, keeps = self.joiner.compile(), self.select_key, self.keeps_unmatched
-        with_key = self.joiner.with_key
+        both_keys, select, keeps = self.joiner.with_both_keys, self.select_key, self.keeps_unmatched
+        join: Callable[..., Any] = self.joiner.function if both_keys else self.joiner.compile()
+        with_key = self.joiner.with_key or both_keys
 
         def run(record: Record) -> None:
             key, value, timestamp, headers = record
@@ -390,7 +391,9 @@ class StreamTableJoin(Operator):
                 return
             found = None if wanted is None else get(wanted)
             if found is not None or keeps:
-                forward((key, join(key, value, None if found is None else found[0]), timestamp, headers))
+                row = None if found is None else found[0]
+                joined = join(key, wanted, value, row) if both_keys else join(key, value, row)
+                forward((key, joined, timestamp, headers))
 
         return run
 
@@ -544,7 +547,8 @@ def record_global_table_join(
 ) -> Flow:
     """Add the step of a join with a global table, whose store is `table`; return what comes out of it."""
     if select_key is not None:
-        check_mapper(kind.verb, select_key, with_key=joiner.with_key, what="select_key")
+        with_key = joiner.with_key or joiner.with_both_keys
+        check_mapper(kind.verb, select_key, with_key=with_key, what="select_key")
     getter, keeps = StoreGetter(table), kind.keeps_left
     arguments = {"table": getter, "joiner": joiner, "select_key": select_key, "keeps_unmatched": keeps}
     # Kafka Streams gives both kinds of this join the same prefix.

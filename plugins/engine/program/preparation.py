@@ -43,6 +43,7 @@ from penstock.support.topic_config import TopicConfig, checked_topic_config
 from penstock.support.urls import url_scheme
 
 from .check import check_saved
+from .cluster import check_cluster, note_cluster
 from .committed import CommittedPartitions, Positions
 from .saved_program import ProgramNote, check_location, gone_stores, is_same_program, read_note, saved_subtopologies
 
@@ -124,6 +125,7 @@ class Checked:
     before: ProgramNote
     now: ProgramNote
     topics: tuple[NewTopic, ...]
+    cluster: str
 
 
 def check(application: Application, log: Log, *, are_positions_known: bool = False) -> Checked:
@@ -134,6 +136,7 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
     no longer fits what it saved, or committed positions are gone.
     """
     _check_packages(application)
+    cluster = check_cluster(application, log)
     try:
         assignment = _resolve_with_sinks(application, log)
     except TopologyError:
@@ -153,7 +156,7 @@ def check(application: Application, log: Log, *, are_positions_known: bool = Fal
         *_missing_repartition_topics(application, assignment),
         *_missing_changelog_topics(application, assignment, log, before),
     )
-    return Checked(application, assignment, committed, positions, before, now, topics)
+    return Checked(application, assignment, committed, positions, before, now, topics, cluster)
 
 
 def circular_topics(application: Application, assignment: Assignment) -> tuple[str, ...]:
@@ -214,6 +217,9 @@ def prepare(application: Application, log: Log, check_lease: Callable[[], None] 
     prepare_serdes(application)  # it may register schemas, so not for a start that is refused
     _create(checked.topics, log)
     checked.committed.note(checked.positions)
+    if checked.cluster:
+        check_lease()
+        note_cluster(application, log, checked.cluster, notes.CLUSTER.read(application.id, log))
     if checked.now != checked.before:
         check_lease()
         if not is_same_program(checked.now, checked.before):

@@ -17,6 +17,7 @@ from penstock.support.names import changelog_topic, did_you_mean
 
 from .check import waiting_records
 from .checkpoint_files import delete_checkpoint, shown_checkpoint
+from .cluster import forget_cluster
 from .lag import start_positions
 from .preparation import circular_topics
 from .saved_program import saved_fingerprint
@@ -220,6 +221,7 @@ def reset(
         check_lease()
         log.set_positions(application.id, positions)
     check_lease()
+    forget_cluster(application, log)
     _, used = remove_all(plan.state)
     if used:
         remarks.append(

@@ -146,6 +146,11 @@ class Places:
         """The state on its way to another number of partitions."""
         return self.root.with_name(f"{self.root.name}.resharding")
 
+    @property
+    def cluster(self) -> Path:
+        """The file with the id of the cluster on which the application ran last."""
+        return self.root.with_name(f"{self.root.name}.cluster")
+
     def task(self, task_id: str) -> Path:
         """Return the directory of a task's stores, or of a reader's by its name."""
         return self.root / task_id

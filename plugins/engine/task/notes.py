@@ -96,6 +96,8 @@ EPOCH = _text("epoch")
 """The epoch, a random name."""
 CHANGELOG = _text("changelog")
 """Where the changelog is, without secrets; by incarnation."""
+CLUSTER = _text("cluster")
+"""The id of the cluster on which the application ran last."""
 COMMITTED = _json("committed", b"{}")
 """The partitions with a committed position, by topic; by incarnation."""
 COMMITTED_IDS = _json("committed-ids", b"{}", sort_keys=True)

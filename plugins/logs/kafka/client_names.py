@@ -62,35 +62,38 @@ KNOWN = frozenset(_KNOWN.split())
 """Names of librdkafka 2.16."""
 
 _JAVA_ONLY = """
-bootstrap.controllers buffer.memory compression.gzip.level compression.lz4.level compression.zstd.level
-default.api.timeout.ms exclude.internal.topics interceptor.classes
-internal.throw.on.fetch.stable.offset.unsupported key.deserializer key.serializer max.block.ms
-metadata.max.idle.ms metric.reporters metrics.num.samples metrics.recording.level metrics.sample.window.ms
-partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms partitioner.class
-partitioner.ignore.keys sasl.client.callback.handler.class sasl.jaas.config sasl.kerberos.ticket.renew.jitter
-sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class sasl.login.class
-sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
+bootstrap.controllers bootstrap.resolve.timeout.ms buffer.memory buffer.memory.allocation.strategy
+compression.gzip.level compression.lz4.level compression.zstd.level default.api.timeout.ms exclude.internal.topics
+interceptor.classes internal.throw.on.fetch.stable.offset.unsupported key.deserializer key.serializer max.block.ms
+metadata.cluster.check.enable metadata.max.idle.ms metric.reporters metrics.num.samples metrics.recording.level
+metrics.sample.window.ms partitioner.adaptive.partitioning.enable partitioner.availability.timeout.ms
+partitioner.class partitioner.ignore.keys partitioner.rack.aware sasl.client.callback.handler.class sasl.jaas.config
+sasl.kerberos.ticket.renew.jitter sasl.kerberos.ticket.renew.window.factor sasl.login.callback.handler.class
+sasl.login.class sasl.login.connect.timeout.ms sasl.login.read.timeout.ms sasl.login.refresh.buffer.seconds
 sasl.login.refresh.min.period.seconds sasl.login.refresh.window.factor sasl.login.refresh.window.jitter
-sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.oauthbearer.assertion.template.file
-sasl.oauthbearer.clock.skew.seconds sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer
-sasl.oauthbearer.header.urlencode sasl.oauthbearer.jwks.endpoint.refresh.ms
-sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.ms
-sasl.oauthbearer.jwks.endpoint.url sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class
-sasl.oauthbearer.scope.claim.name security.providers share.acquire.mode socket.connection.setup.timeout.max.ms
-ssl.enabled.protocols ssl.engine.factory.class ssl.keymanager.algorithm ssl.keystore.certificate.chain
-ssl.keystore.key ssl.keystore.type ssl.protocol ssl.provider ssl.secure.random.implementation
-ssl.trustmanager.algorithm ssl.truststore.certificates ssl.truststore.location ssl.truststore.password
-ssl.truststore.type transaction.two.phase.commit.enable value.deserializer value.serializer
+sasl.login.retry.backoff.max.ms sasl.login.retry.backoff.ms sasl.oauthbearer.allow.unverified.audience
+sasl.oauthbearer.allow.unverified.issuer sasl.oauthbearer.assertion.template.file sasl.oauthbearer.clock.skew.seconds
+sasl.oauthbearer.expected.audience sasl.oauthbearer.expected.issuer sasl.oauthbearer.header.urlencode
+sasl.oauthbearer.jwks.endpoint.refresh.ms sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms
+sasl.oauthbearer.jwks.endpoint.retry.backoff.ms sasl.oauthbearer.jwks.endpoint.url
+sasl.oauthbearer.jwt.retriever.class sasl.oauthbearer.jwt.validator.class sasl.oauthbearer.scope.claim.name
+security.providers share.acquire.mode socket.connection.setup.timeout.max.ms ssl.enabled.protocols
+ssl.engine.factory.class ssl.keymanager.algorithm ssl.keystore.certificate.chain ssl.keystore.key ssl.keystore.type
+ssl.protocol ssl.provider ssl.secure.random.implementation ssl.trustmanager.algorithm ssl.truststore.certificates
+ssl.truststore.location ssl.truststore.password ssl.truststore.type transaction.two.phase.commit.enable
+value.deserializer value.serializer
 """
 JAVA_ONLY = frozenset(_JAVA_ONLY.split())
-"""Names of Kafka 4.3's consumer, producer and admin client that librdkafka does not have."""
+"""Names of Kafka 4.4's consumer, producer and admin client that librdkafka does not have."""
 
 _ADVICE: Mapping[str, str] = {
     "buffer.memory": "set producer.queue.buffering.max.kbytes",
+    "bootstrap.resolve.timeout.ms": "set `task_timeout` for how long a task tries again",
     "default.api.timeout.ms": "set socket.timeout.ms, or `task_timeout` for how long a task tries again",
     "key.deserializer": "serdes belong to sources and sinks, or set `key_serde`",
     "key.serializer": "serdes belong to sources and sinks, or set `key_serde`",
     "max.block.ms": "set producer.message.timeout.ms, or `task_timeout` for how long a task tries again",
+    "metadata.cluster.check.enable": "set `cluster_check`",
     "partitioner.class": "give the sink a `partitioner`; the default is Kafka's own",
     "sasl.jaas.config": "set sasl.username and sasl.password",
     "sasl.login.callback.handler.class": (

@@ -83,6 +83,9 @@ class KafkaLog(Log):
 
     # -- topics
 
+    def cluster_id(self) -> str:
+        return self._clients.admin.list_topics("reading the id of the cluster").cluster_id or ""
+
     def topics(self) -> Mapping[str, TopicInfo]:
         return self._topics.all()
 

@@ -150,6 +150,7 @@ KAFKA_STREAMS: Mapping[str, tuple[str, Convert]] = {
     "commit.interval.ms": ("commit_interval", _milliseconds),
     "processing.guarantee": ("processing_guarantee", lambda value: value),
     "task.timeout.ms": ("task_timeout", _milliseconds),
+    "metadata.cluster.check.enable": ("cluster_check", _yes_or_no),
     "replication.factor": ("replication_factor", _whole),
     "state.cleanup.delay.ms": ("state_cleanup_delay", _milliseconds),
     "num.standby.replicas": ("num_standby_replicas", _whole),
@@ -177,10 +178,15 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
         ("",),
     ),
     "default.client.supplier": ("the clients are librdkafka's; leave it out", ()),
+    "default.interactive.query.isolation.level": (
+        "queries read what is committed; to see changes sooner, shorten `commit_interval`",
+        ("read_committed",),
+    ),
     "default.list.key.serde.inner": (_NO_LIST_SERDE, ()),
     "default.list.key.serde.type": (_NO_LIST_SERDE, ()),
     "default.list.value.serde.inner": (_NO_LIST_SERDE, ()),
     "default.list.value.serde.type": (_NO_LIST_SERDE, ()),
+    "enable.transactional.statestores": ("stores are always transactional; leave it out", ("true",)),
     "group.protocol": (_NO_GROUP, ("classic", "streams")),
     "log.summary.interval.ms": ("`penstock run` shows its progress; leave it out", ()),
     "max.warmup.replicas": ("no copy is made before a slot moves; set `num_standby_replicas` to keep copies", ()),
@@ -201,7 +207,9 @@ WITHOUT_COUNTERPART: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "repartition.purge.interval.ms": ("repartition topics are purged behind each commit; leave it out", ()),
     "rocksdb.config.setter": (_LMDB, ()),
     "state.cleanup.dir.max.age.ms": ("set `state_cleanup_delay`", ("-1",)),
+    "statestore.uncommitted.max.bytes": ("set `commit_bytes`, which is for each task", ()),
     "task.assignor.class": (_NO_GROUP, ("",)),
+    "topology.description.push.enabled": ("`penstock describe` shows the topology; leave it out", ("false",)),
     "upgrade.from": ("nothing has to be upgraded; leave it out", ("",)),
     "window.size.ms": (_NO_DSL_SERDE, ()),
     "windowed.inner.class.serde": (_NO_DSL_SERDE, ()),
@@ -221,7 +229,7 @@ _OF_CLIENTS = ("topic.blacklist", "topic.metadata.")
 
 
 class KafkaStreamsNames(Vocabulary):
-    """The vocabulary of Kafka Streams 4.3."""
+    """The vocabulary of Kafka Streams 4.4."""
 
     owner = "Kafka Streams"
     prefixes = ()

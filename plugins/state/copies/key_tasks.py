@@ -12,6 +12,7 @@ from typing import Any
 from penstock import (
     Application,
     ConfigError,
+    Headers,
     Serde,
     SinkNode,
     SourceNode,
@@ -69,7 +70,7 @@ class _SourceKeys:
         calls = any(sink.partitioner is not None or sink.partition_by is not None for sink in self._sinks)
         return not calls and not may_wait(self.serde)
 
-    def partitions(self, key: Any, count: int) -> list[int]:
+    def partitions(self, key: Any, count: int, headers: Headers | None = None) -> list[int]:
         """Return the partitions, of `count`, of the records with a key. Raises ConfigError as `KeyTasks.of`."""
         source = self.source
         try:
@@ -78,20 +79,20 @@ class _SourceKeys:
             raise ConfigError(
                 f"source {source.name!r} has no records with key {key!r} ({error}), so it is unknown which task has it"
             ) from error
-        chosen = set(self._chosen(key, count)) or {default_partitioner(usual, count)}
+        chosen = set(self._chosen(key, count, headers)) or {default_partitioner(usual, count)}
         if any(not 0 <= each < count for each in chosen):
             raise ConfigError(f"the partitioner of {key!r} chooses {sorted(chosen)} of {count} partitions")
         return sorted(chosen)
 
-    def _chosen(self, key: Any, count: int) -> Iterator[int]:
+    def _chosen(self, key: Any, count: int, headers: Headers | None) -> Iterator[int]:
         """Yield the partitions to which the program's sinks write records with a key, or else other writers."""
         for node in self._sinks:
             try:
-                yield from partitions_of_key(node, self.serde, str(node.topic), key, count)
+                yield from partitions_of_key(node, self.serde, str(node.topic), key, count, headers)
             except Exception as error:  # a user's function
                 raise ConfigError(
-                    f"the partitioner of sink {node.name!r} needs more than the key ({error!r}), so it is unknown "
-                    f"which task has {key!r}"
+                    f"the partitioner of sink {node.name!r} needs more than the key and the headers given ({error!r}), "
+                    f"so it is unknown which task has {key!r}"
                 ) from error
 
 
@@ -156,17 +157,17 @@ class KeyTasks:
             raise ConfigError(f"sources {names} have records with key {key!r} in different tasks")
         return self._names(found[0])
 
-    def _partitions(self, key: Any, count: int) -> list[list[int]]:
+    def _partitions(self, key: Any, count: int, headers: Headers | None = None) -> list[list[int]]:
         """Return the partitions of a key by each source whose serde takes it. Raises ConfigError if none does."""
         if self._record_key is not None:
             key = self._of_record(key, self._record_key)
         if len(self._sources) == 1:
-            return [self._sources[0].partitions(key, count)]
+            return [self._sources[0].partitions(key, count, headers)]
         found: list[list[int]] = []
         refused: ConfigError | None = None
         for source in self._sources:
             try:
-                found.append(source.partitions(key, count))
+                found.append(source.partitions(key, count, headers))
             except ConfigError as error:
                 refused = refused or error
         if not found and refused is not None:
@@ -185,13 +186,13 @@ class KeyTasks:
     def _names(self, partitions: Iterable[int]) -> list[str]:
         return [f"{self._number}_{partition}" for partition in partitions]
 
-    def may_have(self, key: Any, count: int) -> list[str]:
+    def may_have(self, key: Any, count: int, headers: Headers | None = None) -> list[str]:
         """Return the tasks of all sources, and for a windowed key those that have it by key and window.
 
-        Clients that know no windows write windowed keys so. Raises ConfigError where no serde takes the key, or a
-        partitioner does not.
+        Clients that know no windows write windowed keys so. `headers` are for partitioners that go by them. Raises
+        ConfigError where no serde takes the key, or a partitioner does not.
         """
-        found = {each: None for chosen in self._partitions(key, count) for each in chosen}
+        found = {each: None for chosen in self._partitions(key, count, headers) for each in chosen}
         windowed = [source.serde for source in self._sources if source.serde.window_bytes]
         if not windowed:
             return self._names(found)

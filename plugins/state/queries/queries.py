@@ -13,6 +13,7 @@ from penstock import (
     Application,
     ConfigError,
     Duration,
+    Headers,
     Log,
     LogError,
     StateStore,
@@ -169,6 +170,7 @@ class Queries:
         wait: Duration = "5s",
         task: str | None = None,
         all_tasks: bool = False,
+        isolation: str = "read_committed",
     ) -> Any:
         """Return a store, to be read: a ReadOnlyKeyValueStore, ReadOnlyWindowStore or what else its kind has.
 
@@ -179,11 +181,12 @@ class Queries:
         `at_least`: only versions after which the records before these offsets are processed. A call waits up to `wait`
         for such a version, and then raises StoreUnavailableError. `task`: only this one. `all_tasks`: look up keys in
         every task, where a task has keys of other partitions. Close what it returns to iterate over, or read it to the
-        end soon: the store backend keeps what it shows.
+        end soon: the store backend keeps what it shows. `isolation`: only "read_committed" (KIP-892).
 
         Raises ConfigError for a store that the program does not have, for a task without it, and for `at_least` with
-        topics that its tasks do not read.
+        topics that its tasks do not read. Also for the isolation "read_uncommitted".
         """
+        check_isolation(isolation)
         bounds = Bounds(stale_ok, at_least or {}, duration_ms(wait, "wait") / 1000)
         reading = self.reading(name, bounds, timestamped=timestamped, task=task, all_tasks=all_tasks)
         found: StateStore = queried_store(reading)
@@ -268,10 +271,13 @@ class Queries:
         reading = self.reading(store, _AS_IT_IS)
         return all(reading.copies.has(task, store) for task in reading.tasks())
 
-    def query_metadata_for_key(self, store: str, key: Any) -> KeyMetadata:
-        """Return which task has a key. Raises ConfigError if the key's serde refuses it."""
+    def query_metadata_for_key(self, store: str, key: Any, headers: Headers | None = None) -> KeyMetadata:
+        """Return which task has a key. Raises ConfigError if the key's serde refuses it.
+
+        `headers`: those of the key's records, where a partitioner of the program goes by them (KIP-1321).
+        """
         reading = self.reading(store, _AS_IT_IS)
-        task = reading.tasks_of(key)[0]
+        task = reading.tasks_of(key, headers)[0]
         lag, partition = reading.copies.lag(task, store), task.id.partition("_")[2]
         server = next((each.url for each in self.task_servers() if each.has(task.id)), None)
         return KeyMetadata(task.id, int(partition or -1), lag, server)
@@ -323,6 +329,17 @@ class Queries:
 
     def __exit__(self, *error: object) -> None:
         self.close()
+
+
+def check_isolation(isolation: object) -> None:
+    """Raise ConfigError for an isolation level that queries do not have."""
+    if isolation == "read_uncommitted":
+        raise ConfigError(
+            "isolation='read_uncommitted': queries read committed versions only. A change that is not committed may be "
+            "taken back, and only the thread of its task may read it. To see changes sooner, shorten `commit_interval`"
+        )
+    if isolation != "read_committed":
+        raise ConfigError(f"isolation={isolation!r}: expected 'read_committed'")
 
 
 def _topics_of(tasks: Mapping[str, SavedTask]) -> set[str]:

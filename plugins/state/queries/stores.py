@@ -15,6 +15,7 @@ from penstock import (
     BytesSerde,
     ConfigError,
     Entries,
+    Headers,
     ReadOnlyKeyValueStore,
     ReadOnlyListStore,
     ReadOnlySessionStore,
@@ -187,14 +188,17 @@ class StoreReading:
         tasks = self.copies.awaited_tasks(self.subtopology, self.builder.name, self.bounds)
         return tasks if self.task is None else {self.task: self.copies.task(self.subtopology, self.task)}
 
-    def tasks_of(self, key: Any) -> Sequence[SavedTask]:
-        """Return the tasks that may have a key. Raises as `tasks`, and ConfigError if its task is unknown."""
+    def tasks_of(self, key: Any, headers: Headers | None = None) -> Sequence[SavedTask]:
+        """Return the tasks that may have a key whose records have these headers.
+
+        Raises as `tasks`, and ConfigError if its task is unknown.
+        """
         tasks = self._tasks()
         if self.all_tasks or len(tasks) == 1:
             return list(tasks.values())
         try:
             key_tasks = self.queries.key_tasks[self.builder.name]
-            names = key_tasks.may_have(key, key_tasks.count_of(tasks))
+            names = key_tasks.may_have(key, key_tasks.count_of(tasks), headers)
         except ConfigError as error:
             raise ConfigError(f"{error}: name the task, or ask all tasks") from error
         return [tasks[name] for name in names if name in tasks]

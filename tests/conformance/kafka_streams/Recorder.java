@@ -206,6 +206,8 @@ public final class Recorder {
                 return kept == null
                     ? builder.table(step.get("topic").asText(), consumed)
                     : builder.table(step.get("topic").asText(), consumed, kept);
+            case "global_table":
+                return builder.globalTable(step.get("topic").asText(), Consumed.with(KEY, VALUE), kept);
             case "filter":
                 Predicate<Object, Object> predicate = predicate(step.get("pred").asText());
                 if (stream != null) {
@@ -361,10 +363,24 @@ public final class Recorder {
                 default: return stream.outerJoin(right, JOINER, windows, how);
             }
         }
+        if (other instanceof GlobalKTable) {
+            return joinGlobal(step, stream, (GlobalKTable) other);
+        }
         Joined how = Joined.with(KEY, VALUE, VALUE);
         how = step.has("grace") ? how.withGracePeriod(ms(step, "grace")) : how;
         KTable table = (KTable) other;
         return type.equals("inner") ? stream.join(table, JOINER, how) : stream.leftJoin(table, JOINER, how);
+    }
+
+    private static Object joinGlobal(JsonNode step, KStream stream, GlobalKTable rows) {
+        boolean inner = step.get("type").asText().equals("inner");
+        KeyValueMapper<Object, Object, Object> select = selector(step.get("select").asText());
+        if (!step.path("both_keys").asBoolean(false)) {
+            return inner ? stream.join(rows, select, JOINER) : stream.leftJoin(rows, select, JOINER);
+        }
+        ValueJoinerWithStreamAndMappedKey<Object, Object, Object, Object, Object> joiner =
+            (key, rowKey, one, other) -> text(key) + "/" + text(rowKey) + "=" + JOINER.apply(one, other);
+        return inner ? stream.join(rows, select, joiner) : stream.leftJoin(rows, select, joiner);
     }
 
     private static Object joinTables(JsonNode step, KTable left, KTable right, Materialized kept) {

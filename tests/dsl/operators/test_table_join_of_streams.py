@@ -133,7 +133,73 @@ def test_a_global_table_is_joined_by_any_key() -> None:
         assert [record.value for record in driver.read_all("out")] == ["None x1 found", "a y1 None"]
 
 
+@settings(max_examples=examples(50), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["table", "stream"]),
+            st.sampled_from(["a", "b", "c", None]),
+            st.sampled_from(["a1", "b2", "c3", "", None]),
+        )
+    ),
+    st.booleans(),
+)
+def test_a_joiner_with_both_keys_gets_those_of_the_record_and_of_the_row(
+    inputs: list[tuple[str, str | None, str | None]], keeps_unmatched: bool
+) -> None:
+    """Law: a result is of the record's key, the selected key, the record's value, and the row that this key has."""
+
+    def select(key: str | None, value: str) -> str | None:
+        return value[:1] or None
+
+    builder = StreamsBuilder()
+    stream, table = builder.stream("stream"), builder.global_table("table")
+    if keeps_unmatched:
+        out = stream.left_join(table, lambda *given: repr(given), select_key=select, with_both_keys=True)
+    else:
+        out = stream.join(table, lambda *given: repr(given), select_key=select, with_both_keys=True)
+    out.to("out", value_serde="str")
+    rows: dict[str | None, str | None] = {}
+    expected: list[tuple[str | None, str]] = []
+    for topic, key, value in inputs:
+        if topic == "table":
+            if key is not None:
+                rows[key] = value
+        elif value is not None:
+            wanted = select(key, value)
+            row = None if wanted is None else rows.get(wanted)
+            if row is not None or keeps_unmatched:
+                expected.append((key, repr((key, wanted, value, row))))
+    with TopologyTestDriver(Application("joined", builder)) as driver:
+        for topic, key, value in inputs:
+            driver.pipe(topic, key, value)
+        assert [(record.key, record.value) for record in driver.read_all("out")] == expected
+
+
+def test_without_select_key_both_keys_are_the_records() -> None:
+    builder = StreamsBuilder()
+    stream, table = builder.stream("stream"), builder.global_table("table")
+    stream.join(table, lambda *given: repr(given), with_both_keys=True).to("out", value_serde="str")
+    with TopologyTestDriver(Application("joined", builder)) as driver:
+        driver.pipe("table", "a", "row")
+        driver.pipe("stream", "a", "x")
+        assert [record.value for record in driver.read_all("out")] == ["('a', 'a', 'x', 'row')"]
+
+
 # ------------------------------------------------------------------ names and mistakes
+
+
+def test_both_keys_are_for_global_tables() -> None:
+    builder, nothing = StreamsBuilder(), (lambda *given: None)
+    stream, table, whole = builder.stream("stream"), builder.table("table"), builder.global_table("whole")
+    with pytest.raises(TopologyError, match=r"with_both_keys=True is for joins with a global table.*with_key=True"):
+        stream.join(table, nothing, with_both_keys=True)  # type: ignore[call-overload]
+    with pytest.raises(TopologyError, match="leave the first out"):
+        stream.join(whole, nothing, with_key=True, with_both_keys=True)  # type: ignore[call-overload]
+    with pytest.raises(TopologyError, match=r"its joiner is called with \(key, row_key, left, right\)"):
+        stream.join(whole, lambda key, left, right: None, with_both_keys=True)  # type: ignore[call-overload]
+    with pytest.raises(TopologyError, match=r"its select_key is called with \(key, value\)"):
+        stream.join(whole, nothing, select_key=str.upper, with_both_keys=True)  # type: ignore[call-overload]
 
 
 def test_a_rekeyed_stream_goes_through_a_topic_with_the_keys_of_the_table() -> None:
