@@ -306,22 +306,26 @@ def test_notes_in_the_log_are_in_one_list() -> None:
 METHODS = (FunctionType, classmethod, staticmethod, property, cached_property)
 
 
+def contract(method: object) -> str | None:
+    """Return the docstring of a method; that of `__new__` is the function's, and not that of `staticmethod`."""
+    return getattr(method, "__func__", method).__doc__ if isinstance(method, METHODS) else None
+
+
 def methods_without_contract(kind: type) -> Iterator[str]:
     """Yield the public methods of a class that have a docstring neither here nor in a class that they override."""
     for name, method in vars(kind).items():
         if isinstance(method, METHODS) and not name.startswith("_"):
             same = [vars(each).get(name) for each in kind.__mro__]
-            if not any(each.__doc__ for each in same if isinstance(each, METHODS)):
+            if not any(map(contract, same)):
                 yield f"{kind.__module__}.{kind.__qualname__}.{name}"
 
 
 def repeated_contracts(kind: type) -> Iterator[str]:
     """Yield the methods of a class whose docstring is the beginning of the docstring that they override."""
     for name, method in vars(kind).items():
-        if isinstance(method, METHODS) and method.__doc__:
-            above = [vars(each).get(name) for each in kind.__mro__[1:]]
-            contract = next((each.__doc__ for each in above if isinstance(each, METHODS) and each.__doc__), "")
-            if inspect.cleandoc(contract).startswith(inspect.cleandoc(method.__doc__).rstrip(".")):
+        if text := contract(method):
+            above = next((each for each in (contract(vars(base).get(name)) for base in kind.__mro__[1:]) if each), "")
+            if inspect.cleandoc(above).startswith(inspect.cleandoc(text).rstrip(".")):
                 yield f"{kind.__module__}.{kind.__qualname__}.{name}"
 
 

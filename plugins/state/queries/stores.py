@@ -357,13 +357,7 @@ class Changes(Iterator[tuple[Any, Any]]):
         wake = threading.Event()
         subscription = subscribed(reading, keys, key, after, wake.set)
         until = time.monotonic() + reading.bounds.wait
-        # Changes of one task wake it, too, while others have not begun.
-        while not subscription.has_begun:
-            wake.clear()
-            if subscription.has_begun:
-                break
-            while subscription.has_ended:
-                subscription.take()  # what waits, then it raises what has ended it
+        while not subscription.has_begun_after(wake.clear):
             if not wake.wait(max(0.0, until - time.monotonic())):
                 reading.feed.remove(subscription)
                 raise StoreUnavailableError(

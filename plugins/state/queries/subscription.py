@@ -152,6 +152,20 @@ class Subscription:
         """Whether the place in every task is known from which on it has the changes."""
         return self.read_to.keys() >= self.tasks
 
+    def has_begun_after(self, clear: Callable[[], None]) -> bool:
+        """Return whether it has begun; if not, `clear` was called, and `notify` wakes whoever waits from then on.
+
+        Changes of one task wake it, too, while others have not begun. Raises the error that ended it.
+        """
+        if self.has_begun:
+            return True
+        clear()
+        if self.has_begun:
+            return True
+        while self.has_ended:
+            self.take()  # what waits, then it raises what has ended it
+        return False
+
     def position(self) -> Position:
         """Return the place behind what has been taken."""
         with self._lock:

@@ -453,13 +453,7 @@ async def has_begun(subscription: Subscription, waking: Waking, seconds: float) 
     """
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    # Changes of one task wake it, too, while others have not begun.
-    while not subscription.has_begun:
-        waking.clear()
-        if subscription.has_begun:
-            return
-        while subscription.has_ended:
-            subscription.take()  # what waits, then it raises what has ended it
+    while not subscription.has_begun_after(waking.clear):
         if not await waking.wait(max(0.0, until - loop.time())):
             raise StoreUnavailableError("the log has not said in time where the changes begin")
 
