@@ -37,6 +37,6 @@ def test_every_store_keeps_headers() -> None:
         for name in STORES:
             store = driver.store(name)
             rows = list(store.find_sessions("k", 0, 100) if name == "sessions" else store.all())
-            topic = b"other" if name == "joined" else b"stream" if name in (*STORES[5:], "to-table") else b"table"
+            origin = b"other" if name == "joined" else b"stream" if name in (*STORES[5:], "to-table") else b"table"
             assert [type(value) for _, value in rows] == [ValueTimestampHeaders], name
-            assert rows[0][1].headers == (("from", topic), ("from", None)), name
+            assert rows[0][1].headers == (("from", origin), ("from", None)), name

@@ -472,7 +472,7 @@ class _PartitionReplay:
         if stays and number is not None and number < self._counts[to]:
             chosen = (number,)
         elif letter.key is not None:
-            chosen = self.targets.choose(to, letter.key, self._counts[to])
+            chosen = self.targets.choose(to, letter.key, self._counts[to], letter.headers)
         output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
         output.keys.append(letter.key)
         output.values.append(letter.value)

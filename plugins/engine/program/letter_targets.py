@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from penstock import Application, ConfigError, Log, SinkNode, SourceNode, default_partitioner
+from penstock import Application, ConfigError, Headers, Log, SinkNode, SourceNode, default_partitioner
 from penstock.program.nodes import decorate, reads
 from penstock.program.partitioning import partitions_of_key
 from penstock.program.serdes import serdes_of_topic
@@ -21,8 +21,8 @@ class NoPartitionError(ConfigError):
 class Targets:
     """Where letters may go: what their headers say, where it is not known which application they are of."""
 
-    def choose(self, topic: str, key: bytes, count: int) -> Sequence[int]:
-        """Return the partitions, of `count`, to which records with this serialized key go: by the hash of its bytes."""
+    def choose(self, topic: str, key: bytes, count: int, headers: Headers) -> Sequence[int]:
+        """Return the partitions, of `count`, to which a record goes, by the hash of its serialized key's bytes."""
         return (default_partitioner(key, count),)
 
     def refuses(self, topic: str) -> str | None:
@@ -61,17 +61,17 @@ class ApplicationTargets(Targets):
             if isinstance(node, SinkNode) and isinstance(node.topic, str):
                 self._nodes[decorate(application.id, node.topic, program.internal_topics)] = node
 
-    def choose(self, topic: str, key: bytes, count: int) -> Sequence[int]:
+    def choose(self, topic: str, key: bytes, count: int, headers: Headers) -> Sequence[int]:
         """As the sink of the topic does: a windowed key without its window, for instance.
 
         Where only a source names the topic, its key serde says whether keys are windowed.
         """
         if (node := self._nodes.get(topic)) is None:
-            return super().choose(topic, key, count)
+            return super().choose(topic, key, count, headers)
         serde, _ = serdes_of_topic(node.key_serde, None, self._application.settings, f"topic {topic!r}", topic)
         if isinstance(node, SinkNode) and (node.partitioner or node.partition_by):
             try:
-                if chosen := partitions_of_key(node, serde, topic, serde.deserialize(key), count):
+                if chosen := partitions_of_key(node, serde, topic, serde.deserialize(key), count, headers):
                     return chosen
                 raise ValueError("its partitioner drops records with this key")
             except Exception as error:  # a user's function, and a key that may be why the record failed
@@ -79,7 +79,7 @@ class ApplicationTargets(Targets):
                     f"sink {node.name!r} cannot choose a partition of {topic!r} for key {key!r}: {error!r}: "
                     "`penstock dlq replay` without --app sends it by the hash of its key"
                 ) from error
-        return super().choose(topic, key[: len(key) - serde.window_bytes], count)
+        return super().choose(topic, key[: len(key) - serde.window_bytes], count, headers)
 
     def refuses(self, topic: str) -> str | None:
         """Refuse topics that the application does not read: headers can name any topic."""
