@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Application, IncompatibleStateError, Topology
-from penstock.plugins.engine.program.preparation import check, prepare
+from penstock.plugins.engine.program.preparation import check, check_program, prepare
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
 from penstock.plugins.engine.task import notes
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.state.transfer.reshard.plan import plan_reshard
 
 from ..rotation import examples
 
@@ -55,6 +56,16 @@ def test_a_mirror_is_refused_until_it_is_taken(tmp_path: Path) -> None:
         prepare(shop(tmp_path / "new"), other)
     prepare(shop(tmp_path / "new", checked=False), other)
     prepare(shop(tmp_path / "new"), other)
+
+
+def test_tools_that_use_positions_refuse_a_mirror(tmp_path: Path) -> None:
+    """A layout that was resharded there had a note of the wrong cluster, so its start was not refused."""
+    one, other = Cluster("one"), Cluster("other")
+    prepare(shop(tmp_path), one)
+    mirror(one, other)
+    for tool in (lambda: plan_reshard(shop(tmp_path), other, 2), lambda: check_program(shop(tmp_path), other)):
+        with pytest.raises(IncompatibleStateError, match="ran on cluster 'one'"):
+            tool()
 
 
 def test_a_reset_begins_on_the_cluster_as_it_is(tmp_path: Path) -> None:
