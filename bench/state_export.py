@@ -15,7 +15,7 @@ from penstock import Application, Commit, Topology, key_value_store
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.engine.task.locations import open_deltas, open_log
 from penstock.program.layouts import layout_id
-from penstock.stores.rows.envelope import PLAIN
+from penstock.store.envelope import PLAIN
 
 from .programs import Count
 from .result import Table

@@ -91,6 +91,17 @@ Punctuator = Callable[[int], None]
 """Called with the time (ms) at which it fires: stream time or wall-clock time."""
 
 
+class Times(Protocol):
+    """The times at which a schedule is due, where these are no multiples of an interval: those of a calendar."""
+
+    def next_after(self, time: int) -> int | None:
+        """Return the first time after `time`, in ms since the epoch; None if there is none.
+
+        It depends on the argument alone: a schedule asks again after each firing, and as a task is opened.
+        """
+        ...
+
+
 class PunctuationType(Enum):
     """Which time drives a punctuator."""
 

@@ -6,8 +6,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from .context import ProcessorContext
-from .processor import Processor
+from .processor import Processor, ProcessorContext
 from .record import Record
 from .support.callbacks import bound
 

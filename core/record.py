@@ -1,4 +1,4 @@
-"""Records, and batches of raw records by column."""
+"""Records, keys with windows, and batches of raw records by column."""
 
 from __future__ import annotations
 
@@ -74,6 +74,24 @@ def as_record(parts: tuple[Any, Any, int, Headers]) -> Record:
 
 # A NamedTuple's own constructor is a Python function; this builds the same tuple in half the time.
 _new = tuple.__new__
+
+
+class Windowed(NamedTuple):
+    """A key and a window: `start` and `end` in ms since the epoch.
+
+    The end of a tumbling or hopping window is the first ms after it, that of a session the time of its last record.
+    """
+
+    key: Any
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        """Return `[key@start/end]`, as Kafka Streams prints it."""
+        return f"[{self.key}@{self.start}/{self.end}]"
+
+
+Windowed.__module__ = "penstock"  # pickled values name it, so it does not follow the file
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import reprlib
 import struct
 from abc import ABC, abstractmethod
@@ -15,7 +16,6 @@ from typing import Any, ClassVar, Generic, TypeVar, cast
 from .compiled import records as compiled
 from .errors import SerdeError
 from .support.text_form import from_json, to_json
-from .support.written_forms import is_plain, parts_of_form, plain_text
 
 T = TypeVar("T")
 
@@ -121,11 +121,11 @@ class Serde(ABC, Generic[T]):
         >>> StrSerde().written_form()
         'penstock.serde.StrSerde'
         """
-        plain = {name: value for name, value in getattr(self, "__dict__", {}).items() if is_plain(value)}
+        plain = {name: value for name, value in getattr(self, "__dict__", {}).items() if _is_plain(value)}
         kind = type(self)
         # A subclass may write other bytes, so it does not have the name of its base.
         name = vars(kind).get("saved_name", f"{kind.__module__}.{kind.__qualname__}")
-        return f"{name}({sha256(plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
+        return f"{name}({sha256(_plain_text(plain).encode()).hexdigest()[:8]})" if plain else name
 
     def unreadable(self, form: str) -> str:
         """Return why this serde cannot read data in the written form `form`; "" if it can.
@@ -455,11 +455,57 @@ class WrappingSerde(Serde[T]):
         now = self.written_form()
         if form == now:
             return ""
-        name, parts = parts_of_form(form)
+        name, parts = _parts_of_form(form)
         inner = [each for _, each in self._inner()]
-        if name != parts_of_form(now)[0] or len(parts) != len(inner) or len(parts_of_form(now)[1]) != len(inner):
+        if name != _parts_of_form(now)[0] or len(parts) != len(inner) or len(_parts_of_form(now)[1]) != len(inner):
             return None
         return "; ".join(filter(None, map(ask, inner, parts)))
 
     def _inner(self) -> Iterator[tuple[str, Serde[Any]]]:
         return ((name, each) for name, each in vars(self).items() if isinstance(each, Serde))
+
+
+# ---------------------------------------------------------------- written forms: plain attributes, and serdes of serdes
+
+
+def _parts_of_form(form: str) -> tuple[str, list[str]]:
+    """Return the name and the parts of "Name(part, part)"; parts may have brackets, and text in quotes, as JSON has.
+
+    >>> _parts_of_form('Pair(of({"a":[1, 2]}), Listed(x, y))')
+    ('Pair', ['of({"a":[1, 2]})', 'Listed(x, y)'])
+    """
+    name, _, rest = form.partition("(")
+    parts, depth, quoted, start = [], 0, False, 0
+    for match in re.finditer(r'\\.|["()\[\]{}]|, ', rest):
+        token = match.group()
+        if token == '"':
+            quoted = not quoted
+        elif quoted or token.startswith("\\"):
+            continue
+        elif token == ", ":
+            if depth == 0:
+                parts.append(rest[start : match.start()])
+                start = match.end()
+        else:
+            depth += 1 if token in "([{" else -1
+    return name, [*parts, rest[start:-1]] if rest else []
+
+
+def _is_plain(value: object) -> bool:
+    """Return whether a value is plain data: text, bytes, numbers, None, and collections of them."""
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return all(map(_is_plain, value))
+    if isinstance(value, dict):
+        return all(_is_plain(key) and _is_plain(each) for key, each in value.items())
+    return value is None or isinstance(value, (str, bytes, int, float, bool))
+
+
+def _plain_text(value: object) -> str:
+    """Return a text that is the same for equal plain data in every process: sets and dicts are sorted."""
+    if isinstance(value, dict):
+        return repr(sorted((_plain_text(key), _plain_text(each)) for key, each in value.items()))
+    if isinstance(value, (set, frozenset)):
+        return repr(sorted(map(_plain_text, value)))
+    if isinstance(value, (list, tuple)):
+        return repr(list(map(_plain_text, value)))
+    return repr(value)

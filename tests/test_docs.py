@@ -319,7 +319,7 @@ def test_every_public_name_is_in_the_reference() -> None:
     listed = re.compile(r"^\.\. auto(?:class|data|function|exception):: (\w+)$", re.MULTILINE)
     classes = {name: each for name, each in vars(penstock.errors).items() if inspect.isclass(each)}
     errors = {name for name, each in classes.items() if each.__module__ == "penstock.errors"}  # by automodule
-    assert set(listed.findall(core)) == set(penstock.__all__ + penstock.for_plugins.__all__) - errors
+    assert set(listed.findall(core)) == set(penstock.__all__) - errors
     found = {name: set(listed.findall(text)) for name, text in zip(doors[::2], doors[1::2], strict=True)}
     found["penstock.spark"] |= set(
         re.findall(r"penstock\.spark\.(\w+)$", (DOCS / "dataframes.md").read_text(), re.MULTILINE)

@@ -33,6 +33,7 @@ SOURCES = sorted(file for folder in FOLDERS.values() for file in (ROOT / folder)
 # Library -> the parts that may import it. Core is not among them: it has the standard library and pluggy.
 LIBRARIES = {
     "click": {"plugins/operate/cli"},
+    "cronsim": {"contrib/cron"},
     "avro": {"plugins/serdes"},
     "cloudpickle": {"plugins/engine/task", "plugins/testing"},
     "confluent_kafka": {"plugins/logs", "plugins/serdes"},
@@ -82,6 +83,7 @@ HEAVY = {
     "avro",
     "cloudpickle",
     "confluent_kafka",
+    "cronsim",
     "deltalake",
     "fastavro",
     "google",

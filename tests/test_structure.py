@@ -90,9 +90,53 @@ def test_no_circle_of_files() -> None:
     assert found is None, " -> ".join(found)
 
 
+MOST_ROOMS, MOST_IMPORTS, MOST_LAYERS = 43, 205, 17
+"""A room is a file or folder of core or plugins, `stores`, `contrib`, or a door."""
+OF_FRAMES = ("penstock.plugins.dsl", "penstock.plugins.testing")
+"""`to_pandas` of a KStream and a KTable runs the program in the test driver, which it imports when it is called."""
+
+
+def room(module: str) -> str:
+    parts = module.split(".")
+    return ".".join(parts[: 3 if parts[1:2] == ["plugins"] else 2])
+
+
+def layers(edges: Mapping[str, set[str]]) -> dict[str, int]:
+    """Return the layer of each room: 1 for one that imports no other, else one above all that it imports."""
+    heights: dict[str, int] = {}
+
+    def height(name: str) -> int:
+        if name not in heights:
+            heights[name] = 1 + max((height(each) for each in edges[name]), default=0)
+        return heights[name]
+
+    return {name: height(name) for name in edges}
+
+
+def test_rooms_are_few_and_so_are_the_imports_between_them() -> None:
+    pairs = {(room(module), room(each)) for module in MODULES for each in imported(module)}
+    edges: dict[str, set[str]] = {room(module): set() for module in MODULES if module != "penstock.plugins"}
+    for importer, other in pairs - {OF_FRAMES}:
+        if importer != other:
+            edges[importer].add(other)
+    assert OF_FRAMES in pairs
+    assert (found := circle(edges)) is None, " -> ".join(found)
+    assert len(edges) <= MOST_ROOMS, sorted(edges)
+    assert sum(map(len, edges.values())) + 1 <= MOST_IMPORTS, "move a name, or make it public in penstock"
+    assert max(layers(edges).values()) <= MOST_LAYERS, sorted(layers(edges).items(), key=lambda each: each[1])
+
+
+def test_layers_are_counted_from_the_ground() -> None:
+    assert layers({"top": {"middle", "ground"}, "middle": {"ground"}, "ground": set()}) == {
+        "top": 3,
+        "middle": 2,
+        "ground": 1,
+    }
+
+
 def private_ways(module: str) -> Iterator[str]:
     """Yield the public names that a module imports from elsewhere than from `penstock`."""
-    public = {*penstock.__all__, *penstock.for_plugins.__all__}
+    public = set(penstock.__all__)
     for node in ast.walk(ast.parse(MODULES[module].read_text())):
         if isinstance(node, ast.ImportFrom) and not node.level and (node.module or "").startswith("penstock."):
             origin = importlib.import_module(node.module or "")
@@ -132,6 +176,35 @@ MOST_LINES = 600
 def test_no_file_is_too_large() -> None:
     sizes = {str(source.relative_to(ROOT)): len(source.read_text().splitlines()) for source in MODULES.values()}
     assert not {name: size for name, size in sizes.items() if size > MOST_LINES}
+
+
+FEWEST_LINES = 60
+"""Of a file that only one other file imports."""
+SMALL = {
+    "penstock.config_sources": "a documented import path",
+    "penstock.contrib.debezium.tables": "imports the DSL",
+    "penstock.plugins.engine.run.metrics.collector": "imports an optional package",
+    "penstock.plugins.operate.cli.warmup": "a verb, which is imported when it is called",
+    "penstock.plugins.replicas": "a documented import path",
+    "penstock.plugins.runtime.locations": "a documented import path",
+}
+"""Small files of one reader or none, with the reason."""
+
+
+def test_a_small_file_has_two_readers() -> None:
+    """One that is named in a text is imported when it is first used, and counts as read."""
+    readers = Counter(name for module in MODULES for name in {*imported(module)} - {module})
+    texts = "\n".join(source.read_text() for source in MODULES.values())
+    small = {
+        module
+        for module, source in MODULES.items()
+        if source.stem not in ("__init__", "__main__")
+        and "doors" not in source.parts
+        and len(source.read_text().splitlines()) < FEWEST_LINES
+        and readers[module] < 2
+        and not re.search(rf'"{re.escape(module)}[":]', texts)
+    }
+    assert small == set(SMALL)
 
 
 CLOCKS = {

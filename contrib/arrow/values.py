@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
+from struct import Struct
 from typing import Any
 
 from penstock import ConfigError
@@ -65,11 +66,16 @@ def _is_bool(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return not isinstance(value, (str, bytes)) and not _is_bool(value) and hasattr(value, "__float__")
+    is_other = isinstance(value, (str, bytes)) or _is_bool(value) or type(value).__name__ in _NO_NUMBERS
+    return not is_other and hasattr(value, "__float__")
+
+
+_NO_NUMBERS = frozenset({"datetime64", "timedelta64", "complex64", "complex128"})
+"""Numpy's types that have `__float__`, and are no real numbers."""
 
 
 def _whole(value: Any) -> int:
-    if _is_bool(value) or not hasattr(value, "__index__"):
+    if _is_bool(value) or type(value).__name__ in _NO_NUMBERS or not hasattr(value, "__index__"):
         raise ValueError("expected a whole number")
     return operator.index(value)
 
@@ -81,6 +87,24 @@ def _float(value: Any) -> float:
     if (isinstance(value, Decimal) or hasattr(value, "__index__")) and found == found and Decimal(found) != value:
         raise ValueError("expected a number that a float has exactly")
     return found
+
+
+def _float_of(type_: Any) -> Convert:
+    """Return the function of a float column. pyarrow makes infinity of a number above the largest one of the type."""
+    pa = load()
+    pack = {pa.float16(): Struct(">e").pack, pa.float32(): Struct(">f").pack}.get(type_)
+    if pack is None:
+        return _float
+
+    def convert(value: Any) -> float:
+        found = _float(value)
+        try:
+            pack(found)
+        except OverflowError:
+            raise ValueError(f"expected a number below the largest one of {type_}") from None
+        return found
+
+    return convert
 
 
 def _decimal(value: Any) -> Decimal:
@@ -215,7 +239,7 @@ def column_type(name: str, type_: Any) -> ColumnType:
     if types.is_integer(type_):
         return ColumnType(type_, _whole, frozenset({int}))
     if types.is_floating(type_):
-        return ColumnType(type_, _float, frozenset({float}))
+        return ColumnType(type_, _float_of(type_), frozenset({float}))
     if types.is_boolean(type_):
         return ColumnType(type_, _bool, frozenset({bool}))
     if types.is_string(type_) or types.is_large_string(type_):

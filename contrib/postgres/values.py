@@ -30,7 +30,7 @@ def shown(value: Any) -> str:
 
 
 def _whole(value: Any) -> int:
-    if _is_bool(value):
+    if _is_bool(value) or type(value).__name__ in _NO_NUMBERS:
         raise ValueError("a whole number")
     try:
         return operator.index(value)
@@ -39,7 +39,12 @@ def _whole(value: Any) -> int:
 
 
 def _is_number(value: Any) -> bool:
-    return not isinstance(value, (str, bytes)) and not _is_bool(value) and hasattr(value, "__float__")
+    is_other = isinstance(value, (str, bytes)) or _is_bool(value) or type(value).__name__ in _NO_NUMBERS
+    return not is_other and hasattr(value, "__float__")
+
+
+_NO_NUMBERS = frozenset({"datetime64", "timedelta64", "complex64", "complex128"})
+"""Numpy's types that have `__float__`, and are no real numbers."""
 
 
 def _is_bool(value: Any) -> bool:

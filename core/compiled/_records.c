@@ -731,7 +731,7 @@ static int take_fit(Function *made, int types_at, int stamp_at, PyObject *fit) {
     return type_bits(free_types, &made->free_types);
 }
 
-/* The first bytes of envelopes; see stores/rows/envelope.py. */
+/* The first bytes of envelopes; see core/store/envelope.py. */
 enum { PLAIN = 0, STAMPED = 2, STAMP_BYTES = 9 };
 
 /* Return the envelope of a value, None for None; NULL with an error. */

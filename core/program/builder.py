@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ..clock import Duration
-from ..context import ProcessorContext
 from ..errors import TopologyError
 from ..operator import Operator, Run
-from ..processor import Processor, ValueTransformer
+from ..processor import Processor, ProcessorContext, ValueTransformer
 from ..record import Record
 from ..sink import AnySink
 from ..store import StoreBuilder

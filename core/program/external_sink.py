@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ..context import ProcessorContext
 from ..errors import PenstockError, StoreError, TopologyError
 from ..hooks import registry
 from ..operator import Operator, Run
-from ..processor import Processor
+from ..processor import Processor, ProcessorContext
 from ..sink import AnySink, Sink, StagedSink
 from ..store.division import RowKeys
 from ..store.kinds.key_value import KeyValueStoreSpec

@@ -11,11 +11,9 @@ from struct import Struct
 from typing import Any, cast
 
 from ..clock import Duration, duration_ms
-from ..context import InFlightOptions, PendingRecord
 from ..errors import ConfigError, TopologyError
-from ..handlers import Handler
 from ..hooks import registry
-from ..processor import AsyncProcessor
+from ..processor import AsyncProcessor, Handler, InFlightOptions, PendingRecord
 from ..serde import Serde
 from ..store import StoreBuilder
 from ..store.division import Division

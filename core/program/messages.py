@@ -6,8 +6,7 @@ import re
 from dataclasses import dataclass
 
 from ..errors import PenstockError
-from ..handlers import Failure
-from ..processor import Processor, ValueTransformer
+from ..processor import Failure, Processor, ValueTransformer
 from ..record import Record, RecordMetadata
 from ..store import StateStore
 from ..support.names import did_you_mean

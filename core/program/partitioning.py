@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
-from ..record import Headers, Record
+from ..record import Headers, Record, Windowed
 from ..serde import Serde
-from ..store.kinds.windowed import Windowed
 from .nodes import SinkNode
 
 _MASK = 0xFFFFFFFF
@@ -78,7 +77,7 @@ def hashed_part(node: SinkNode, serde: Serde[Any]) -> Callable[[Any, bytes], byt
 
 
 def partitions_of_key(
-    node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int, headers: Headers = ()
+    node: SinkNode, serde: Serde[Any], topic: str, key: Any, count: int, headers: Headers | None = None
 ) -> Sequence[int]:
     """Return to which of `count` partitions a sink writes records with a key; `serde` is that of its keys.
 
@@ -87,7 +86,7 @@ def partitions_of_key(
     """
     data = serde.serialize(key)
     if node.partitioner is not None:
-        chosen = node.partitioner(topic, Record(key, None, 0, headers), count)
+        chosen = node.partitioner(topic, record_of_key(key, headers), count)
         if chosen is not None:
             return (chosen,) if isinstance(chosen, int) else tuple(chosen)
     part_of = hashed_part(node, serde)
@@ -95,3 +94,41 @@ def partitions_of_key(
     if part is None:
         raise ValueError("its partition_by returns None: any partition may have the key")
     return (default_partitioner(part, count),)
+
+
+def record_of_key(key: Any, headers: Headers | None = None) -> Record:
+    """Return a record of which only the key is known, and the headers if they are given.
+
+    A partitioner that asks for another part raises ValueError.
+    """
+    return _RecordOfKey(key, headers)
+
+
+class _RecordOfKey(Record):
+    """As `record_of_key` says."""
+
+    __slots__ = ()
+
+    def __new__(cls, key: Any, headers: Headers | None = None) -> _RecordOfKey:
+        """Return the record of a key."""
+        return tuple.__new__(cls, (key, None, 0, headers))
+
+    def __getitem__(self, index: Any) -> Any:
+        found = super().__getitem__(index) if index in (0, 3) else None
+        if index not in (0, 3) or (index == 3 and found is None):
+            raise ValueError(_MORE)
+        return found
+
+    def __iter__(self) -> NoReturn:
+        raise ValueError(_MORE)
+
+    value = property(lambda self: self[1])
+    timestamp = property(lambda self: self[2])
+    headers = property(lambda self: self[3])
+
+    def with_value(self, value: Any) -> Record:
+        """Return a record with a value that is known."""
+        return Record(self.key, value, 0)
+
+
+_MORE = "the partition depends on more of the record than its key"

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ..context import ProcessorContext, ValueTransformerContext
-from ..processor import Processor, ValueTransformer
+from ..processor import Processor, ProcessorContext, ValueTransformer, ValueTransformerContext
 from ..record import Record
 from ..support.callbacks import bound, watched
 

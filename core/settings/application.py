@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ..errors import ConfigError, PluginError
@@ -12,7 +12,8 @@ from ..hooks import registry
 from ..program.builder import Topology
 from ..program.drawn import Drawn
 from ..program.program import Program
-from ..program.serdes import find_serde
+from ..program.serdes import SerdeLike, find_serde
+from ..record import Record
 from ..serde import Serde
 from .dead_letters import check_dead_letters
 from .layers import CODE, Layer
@@ -89,6 +90,73 @@ class Application:
         """
         running: Running = _engine(self, engine).start(self, trigger, **options)
         return running
+
+    def run(self, trigger: str = "available_now", *, engine: str | None = None, **options: Any) -> Summary:
+        """Run this application, and return the run's summary: `penstock.run` with the same arguments."""
+        return run(self, trigger, engine=engine, **options)
+
+    def produce(
+        self,
+        topic: str,
+        rows: Iterable[Record | tuple[Any, ...]],
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partition: int | None = None,
+        partitions: int | None = None,
+    ) -> int:
+        """Append rows to a topic of the application's log, as its program reads them; return their number.
+
+        A row is a Record, (key, value), (key, value, timestamp in ms) or (key, value, timestamp, headers). Without a
+        timestamp, or with one of None, it is now. Serdes are those of the source that reads the topic, else of the sink
+        that writes it, else the application's; `key_serde` and `value_serde` say otherwise. The partition is that of
+        the key; `partition` chooses one for all rows. `partitions` makes a topic of so many if there is none. Rows are
+        written 1,000 at a time; each thousand is durable before the next is taken, so `rows` may be a long iterator.
+
+        Raises UnknownTopicError for a topic that is not in the log, ConfigError or SerdeError for a row that cannot be
+        a record (a note says how many were written before it), and LogError.
+
+        >>> from penstock.dsl import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("orders", value_serde="json").map_values(lambda order: order["item"]).to("items")
+        >>> from tempfile import TemporaryDirectory
+        >>> with TemporaryDirectory() as directory:
+        ...     shop = Application("shop", builder, engine="embedded", data_dir=directory)
+        ...     shop.produce("orders", [("anna", {"item": "tea"}, 0), ("ben", {"item": "cup"}, 1)], partitions=1)
+        ...     shop.produce("items", [], partitions=1)
+        ...     _ = shop.run()
+        ...     [(record.key, record.value) for record in shop.read("items")]
+        2
+        0
+        [('anna', 'tea'), ('ben', 'cup')]
+        """
+        rows_written: int = _engine(self, None).produce(
+            self, topic, rows, key_serde=key_serde, value_serde=value_serde, partition=partition, partitions=partitions
+        )
+        return rows_written
+
+    def read(
+        self,
+        topic: str,
+        *,
+        key_serde: SerdeLike = None,
+        value_serde: SerdeLike = None,
+        partition: int | None = None,
+        limit: int | None = None,
+    ) -> list[Record]:
+        """Return the records of a topic of the application's log, up to where it ends now.
+
+        They are in the order of partitions, and in each as they were written; only committed ones. Serdes are those of
+        the sink that writes the topic, else of the source that reads it, else the application's. `partition` reads one
+        alone, and `limit` at most so many records, the first.
+
+        Raises UnknownTopicError for a topic that is not in the log, SerdeError for a record that the serde cannot read,
+        ConfigError and LogError.
+        """
+        records: list[Record] = _engine(self, None).read(
+            self, topic, key_serde=key_serde, value_serde=value_serde, partition=partition, limit=limit
+        )
+        return records
 
     def with_settings(self, config: Mapping[str, Any] | None = None, **settings: Any) -> Application:
         """Return this application with some settings replaced."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from ..context import InFlightOptions
 from ..errors import ConfigError
-from ..handlers import DeadLetter, Handler, Retry
+from ..processor import DeadLetter, Handler, InFlightOptions, Retry
 from ..program.in_flight import async_class
 from ..program.nodes import ProcessorNode, SourceNode, decorate
 from ..program.program import Program

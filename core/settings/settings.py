@@ -12,8 +12,8 @@ from typing import Annotated, Any, Generic, TypeVar, get_type_hints
 from ..changelog import LogChangelog, RestoreListener
 from ..clock import Duration
 from ..errors import ConfigError, PluginError
-from ..handlers import DeadLetter, Handler, Retry, fail, skip
 from ..hooks import registry
+from ..processor import DeadLetter, Handler, Retry, fail, skip
 from ..program.extractors import EXTRACTORS, TimestampExtractor, fail_on_invalid_timestamp
 from ..program.offset_reset import offset_reset_text
 from ..program.serdes import DEFAULTS, SerdeLike

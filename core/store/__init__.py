@@ -3,12 +3,13 @@
 from .backend import Change, Changes, CountsFiles, OpensAlone, StoreBackend, StoreBackendFactory, StoreView, in_chunks
 from .context import BytesStore, IndexStore, StoreContext
 from .division import RowKeys
-from .kind import StoreKind, TopicRows
 from .state_store import (
     Entries,
     StateStore,
     StoreBuilder,
+    StoreKind,
     StoreTraits,
+    TopicRows,
     ValueAndTimestamp,
     ValueTimestampHeaders,
     VisitableStore,

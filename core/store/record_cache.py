@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ..record import Headers, Record
+from ..record import Headers, Record, Windowed
 from ..support.own_copy import own_copy
-from .kinds.windowed import Windowed
 
 _new = tuple.__new__  # a NamedTuple's own constructor is a Python function
 _ENTRY_BYTES = 200

@@ -102,3 +102,18 @@ def positive_ms(duration: Duration, option: str, name: str, hint: str = "") -> i
     if ms < 1:
         raise ConfigError(f"{option} of store {name!r}: expected a duration of at least 1ms, found {duration!r}{hint}")
     return ms
+
+
+_UNLIMITED = 2**63 - 1
+"""The retention of unlimited windows (ms)."""
+
+
+def bucket_ms(retention_ms: int) -> int:
+    """Return how long the buckets are in which a store with this retention keeps its windows.
+
+    A bucket is freed as a whole once all of it has expired, so a store takes room for its retention and one bucket
+    more. Each bucket that a fetch touches costs a search.
+    """
+    if retention_ms == _UNLIMITED:
+        return 2**61  # saved so since text of a length of time was read as a float
+    return max(1, retention_ms // 4)

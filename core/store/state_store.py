@@ -1,9 +1,9 @@
-"""StateStore: a store as a processor sees it, and its values; StoreBuilder: how a topology declares one."""
+"""StateStore: a store as a processor sees it, and its values; StoreBuilder: how a topology declares one; StoreKind."""
 
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -180,3 +180,31 @@ def built_store(builder: StoreBuilder, bytes_store: BytesStore, context: StoreCo
             "its `build`, or the function of its kind, return the store that it makes"
         )
     return store
+
+
+class TopicRows(Protocol):
+    """The rows of one store as records of its changelog topic, and back."""
+
+    def record_of(self, row_key: bytes, data: bytes | None) -> tuple[bytes, bytes | None, int | None]:
+        """Return key and content of the record for a row, and its timestamp in ms (None: any)."""
+        ...
+
+    def row_of(self, key: bytes, data: bytes | None, timestamp: int) -> tuple[bytes, bytes | None]:
+        """Return key and content of the row for a record."""
+        ...
+
+
+@dataclass(frozen=True)
+class StoreKind:
+    """A store kind with rows of its own in a changelog topic. A kind without is the function `build` alone.
+
+    `topic_rows` is called with the store's fixed options. It returns the same for the same options in every later
+    version, because its records are in the topic.
+    """
+
+    build: Callable[[Any, BytesStore, StoreContext], StateStore]
+    topic_rows: Callable[[Mapping[str, int]], TopicRows]
+
+    def __call__(self, spec: Any, bytes_store: BytesStore, context: StoreContext) -> StateStore:
+        """Return the store that `spec` declares, on top of `bytes_store`."""
+        return self.build(spec, bytes_store, context)

@@ -14,7 +14,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from ..errors import SerdeError
-from ..store.kinds.windowed import Windowed
+from ..record import Windowed
 
 
 class NoTextForm(SerdeError):

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
 
-from ..context import NodeMetrics
 from ..errors import TopologyError
-from ..processor import AsyncProcessor
+from ..processor import AsyncProcessor, NodeMetrics
 from ..program.in_flight import call_options, key_bytes_of
 from ..program.nodes import ProcessorNode
 from ..program.serdes import resolve_serde

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..clock import Duration, duration_ms
-from ..context import NodeMetrics
 from ..errors import TopologyError
+from ..processor import NodeMetrics
 from ..program.nodes import ProcessorNode
 from ..record import Record, as_record
 from ..support.callbacks import check_result

@@ -14,10 +14,9 @@ from types import FunctionType
 from typing import Any
 
 from ..compiled import records as compiled
-from ..context import NodeMetrics
 from ..errors import TopologyError
 from ..operator import Operator
-from ..processor import AsyncProcessor, BatchProcessor, Processor, ValueTransformer
+from ..processor import AsyncProcessor, BatchProcessor, NodeMetrics, Processor, ValueTransformer
 from ..program.external_sink import ExternalSink
 from ..program.nodes import Node, ProcessorNode, SinkNode, SourceNode, Subtopology
 from ..program.wrapping import innermost

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..clock import Cancellable, Duration, PunctuationType, Punctuator, duration_ms
-from ..context import InFlightOptions, NodeMetrics
+from ..clock import Cancellable, Duration, PunctuationType, Punctuator, Times, duration_ms
 from ..errors import StoreError, TopologyError
-from ..processor import AsyncProcessor
+from ..processor import AsyncProcessor, InFlightOptions, NodeMetrics
 from ..program.nodes import ProcessorNode, Subtopology
 from ..record import Record, RecordMetadata
 from ..settings.secret import SettingsByName
@@ -25,7 +24,7 @@ from .saved_values import SavedValues
 from .schedule import Schedule
 from .timers import Timers
 
-Schedules = Callable[[str, Duration, Punctuator, PunctuationType, int | None, str | None], Schedule]
+Schedules = Callable[[str, Duration | Times, Punctuator, PunctuationType, int | None, str | None], Schedule]
 """(node, interval, punctuator, clock, start, name) -> the schedule that a node asked for."""
 
 _HELD_BACK = "held_back"
@@ -110,14 +109,14 @@ class TransformerContext:
 
     def schedule(
         self,
-        interval: Duration,
+        interval: Duration | Times,
         punctuator: Punctuator,
         clock: PunctuationType,
         *,
         start: int | None = None,
         name: str | None = None,
     ) -> Cancellable:
-        """Call `punctuator` each time `interval` has passed."""
+        """Call `punctuator` each time `interval` has passed, or at its times."""
         return self._shared.schedule(self.node, interval, punctuator, clock, start, name)
 
     def commit(self) -> None:

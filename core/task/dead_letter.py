@@ -5,7 +5,7 @@ from __future__ import annotations
 import traceback
 from dataclasses import dataclass
 
-from ..handlers import Failure
+from ..processor import Failure
 from ..record import Headers
 
 PREFIX = "__streams.errors."

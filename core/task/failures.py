@@ -13,7 +13,6 @@ from typing import Any, NoReturn
 from uuid import UUID
 
 from ..clock import duration_ms
-from ..context import NodeMetrics
 from ..errors import (
     MissingPackageError,
     PenstockError,
@@ -23,11 +22,10 @@ from ..errors import (
     SerdeUnavailableError,
     TopologyError,
 )
-from ..handlers import Fail, Failure, Handler, RetryAfter, SendToDeadLetter, Skip, Stage, needs_no_record
+from ..processor import Fail, Failure, Handler, NodeMetrics, RetryAfter, SendToDeadLetter, Skip, Stage, needs_no_record
 from ..program.messages import FORWARD, describe_cause, describe_error, describe_place, no_context
-from ..record import Record, RecordBatch
+from ..record import Record, RecordBatch, Windowed
 from ..settings.settings import Settings
-from ..store.kinds.windowed import Windowed
 from ..store.record_cache import SourceRecord
 from ..support.repeats import Repeats
 from .progress import TaskProgress, source_at

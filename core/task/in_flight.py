@@ -9,8 +9,8 @@ from functools import partial
 from itertools import count, islice
 from typing import Any
 
-from ..context import InFlightOptions, PendingRecord
 from ..errors import ProcessingError
+from ..processor import InFlightOptions, PendingRecord
 from ..record import Record
 from ..store import StateStore
 from ..store.record_cache import SourceRecord

@@ -12,8 +12,8 @@ from itertools import repeat
 from typing import Any, NamedTuple
 
 from ..compiled import records as compiled
-from ..context import NodeMetrics
 from ..errors import ProcessingError, SerdeError
+from ..processor import NodeMetrics
 from ..program.extractors import fail_on_invalid_timestamp, skip_on_invalid_timestamp
 from ..program.nodes import SourceNode
 from ..program.serdes import SerdeLike, serde_name, serdes_of_topic

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ..context import ProcessorContext
 from ..errors import PenstockError, ProcessingError, TopologyError
 from ..hooks import registry
-from ..processor import Processor, ValueTransformer
+from ..processor import Processor, ProcessorContext, ValueTransformer
 from ..program.messages import describe_error, no_context
 from ..program.nodes import ProcessorNode
 from ..program.wrapping import ProcessorWrapper

@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from ..compiled import records as compiled
-from ..context import NodeMetrics
 from ..errors import ConfigError, ProcessingError, ProductionError, RecordRefusedError
-from ..handlers import Failure
+from ..processor import Failure, NodeMetrics
 from ..program.nodes import SinkNode
 from ..program.partitioning import hashed_part
 from ..program.serdes import serdes_of_topic

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..clock import Duration, PunctuationType, Punctuator
+from ..clock import Duration, PunctuationType, Punctuator, Times
 from ..support.callbacks import check_result
 from .failures import RECORD_ERRORS, Failures
 from .in_flight import InFlight
@@ -178,7 +178,7 @@ class Punctuators:
     def schedule(
         self,
         node: str,
-        interval: Duration,
+        interval: Duration | Times,
         punctuator: Punctuator,
         clock: PunctuationType,
         start: int | None,

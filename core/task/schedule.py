@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ..clock import PunctuationType, Punctuator
+from ..clock import PunctuationType, Punctuator, Times
 from ..errors import ConfigError
 from ..support.callbacks import check_called_with, check_plain
 
+TIMES_INTERVAL_MS = 60_000
+"""The interval of a schedule with `Times`: so long it is held at most (see Punctuators)."""
 _KINDS = {kind.value[0]: kind for kind in PunctuationType}
 
 
@@ -16,7 +18,8 @@ class Request(NamedTuple):
     """A processor's schedule: `due` and `interval` in ms, and how a re-opened task finds the callback again.
 
     `key` is the name that the schedule was given, the name of the processor's method with a dot before it, or "" for
-    another callback. `method` is the method's name, if the callback is one.
+    another callback. `method` is the method's name, if the callback is one. `times`: when it is due, if that is not
+    at multiples of an interval; the interval is `TIMES_INTERVAL_MS` then.
     """
 
     node: str
@@ -26,6 +29,7 @@ class Request(NamedTuple):
     interval: int
     due: int
     punctuator: Punctuator
+    times: Times | None = None
 
 
 def _do_nothing(now: int) -> None:
@@ -41,7 +45,7 @@ class Schedule:
 
     __slots__ = (
         "_on_cancel", "node", "key", "method", "kind", "interval", "due", "punctuator", "order", "cancelled",
-        "from_init", "is_kept", "waits",
+        "from_init", "is_kept", "waits", "times",
     )  # fmt: skip
 
     def __init__(self, on_cancel: Callable[[Schedule], None], node: str, key: str) -> None:
@@ -52,6 +56,7 @@ class Schedule:
         self.kind = PunctuationType.STREAM_TIME
         self.interval = 1
         self.due = 0
+        self.times: Times | None = None
         self.punctuator: Punctuator = _do_nothing
         self.order = (0, 0)
         """Rank among schedules due at the same time; the lowest fires first. The first number is 0 for schedules made
@@ -71,8 +76,15 @@ class Schedule:
     def set(self, request: Request, order: tuple[int, int]) -> None:
         """Make it a live schedule with these values."""
         self.kind, self.interval, self.due = request.kind, request.interval, request.due
-        self.punctuator, self.method = request.punctuator, request.method
+        self.punctuator, self.method, self.times = request.punctuator, request.method, request.times
         self.order, self.cancelled = order, False
+
+    def pass_by(self, now: int) -> None:
+        """Set the due time to the next one after `now` (ms)."""
+        if self.times is None:
+            self.due += ((now - self.due) // self.interval + 1) * self.interval
+        else:
+            self.due = next_time(self.node, self.times, now)
 
     def to_text(self, rank: int, least: int) -> str:
         """Return its saved form: clock and due time (at least `least`).
@@ -117,6 +129,22 @@ def first_due(kind: PunctuationType, interval: int, start: int | None, now: int)
     if start is None:
         return 0 if kind is PunctuationType.STREAM_TIME else now + interval
     return start if start >= now else start + ((now - start) // interval + 1) * interval
+
+
+NEVER = 1 << 62
+"""A time that no clock reaches."""
+
+
+def next_time(node: str, times: Times, now: int) -> int:
+    """Return when a schedule is due after `now` (ms), or NEVER. Raises ConfigError for another answer."""
+    found = times.next_after(now)
+    if found is None:
+        return NEVER
+    if type(found) is not int or found <= now:
+        raise ConfigError(
+            f"node {node!r}: {times!r}.next_after({now}) returned {found!r}, expected a later time in ms, or None"
+        )
+    return found
 
 
 def method_name(processor: object, punctuator: Punctuator) -> str | None:

@@ -6,16 +6,26 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
-from ..clock import Duration, PunctuationType, Punctuator, duration_ms
+from ..clock import Duration, PunctuationType, Punctuator, Times, duration_ms
 from ..errors import ConfigError
 from ..program.wrapping import innermost
 from .saved_schedules import SavedNames, SavedSchedules, Texts
-from .schedule import Request, Schedule, check_request, first_due, is_name, method_name, read_times, too_many
+from .schedule import NEVER as NEVER
+from .schedule import (
+    TIMES_INTERVAL_MS,
+    Request,
+    Schedule,
+    check_request,
+    first_due,
+    is_name,
+    method_name,
+    next_time,
+    read_times,
+    too_many,
+)
 
-NEVER = 1 << 62
-"""A time that no clock reaches."""
 _LATEST = 9_999_999_999_999
 """The largest time of 13 digits, as the wall clock has them. To count room, due times are taken to be that long."""
 
@@ -78,7 +88,7 @@ class Schedules:
         """Set a schedule to the saved text of one made after `init`; return its callback, None if that is gone."""
         times, interval, rank, *method = text.split("/", 3)
         schedule.kind, schedule.due = read_times(times)
-        schedule.interval, schedule.order = int(interval), (1, int(rank))
+        schedule.interval, schedule.order, schedule.times = int(interval), (1, int(rank)), None
         schedule.method = method[0] if method else schedule.key[1:] if schedule.key.startswith(".") else None
         # Higher than any rank: these come first.
         self._counter = count(max(next(self._counter), int(rank) + 1))
@@ -92,7 +102,7 @@ class Schedules:
     def add(
         self,
         node: str,
-        interval: Duration,
+        interval: Duration | Times,
         punctuator: Punctuator,
         clock: PunctuationType,
         start: int | None,
@@ -109,12 +119,15 @@ class Schedules:
         find again.
         """
         check_request(node, punctuator, clock, start, name)
-        every = duration_ms(interval, f"node {node!r}: punctuation interval", may_be_negative=True)
+        times = self._times(node, interval, start)
+        every = TIMES_INTERVAL_MS
+        if times is None:
+            every = duration_ms(cast(Duration, interval), f"node {node!r}: punctuation interval", may_be_negative=True)
         if every < 1:
             raise ConfigError(f"node {node!r}: a punctuation interval must be at least 1 ms, found {every} ms")
         method = method_name(self._processors.get(node), punctuator)
         key = name if name is not None else "" if method is None else f".{method}"
-        due = first_due(clock, every, start, now)
+        due = first_due(clock, every, start, now) if times is None else next_time(node, times, now)
         if (
             firing is not None
             and firing.node == node
@@ -125,9 +138,9 @@ class Schedules:
             due += ((now - due) // every + 1) * every
         if method is None and not self._initialising:
             punctuator = self._callback(node, punctuator, name)
-        request = Request(node, key, method, clock, every, due, punctuator)
+        request = Request(node, key, method, clock, every, due, punctuator, times)
         if self._initialising:
-            schedule = self._add_in_init(request)
+            schedule = self._add_in_init(request, now)
             undo = schedule.cancel
         else:
             schedule, undo = self._add_later(request)
@@ -137,7 +150,20 @@ class Schedules:
             raise ConfigError(too_many(node, sum(not each.cancelled for each in self._all), size, most))
         return schedule
 
-    def _add_in_init(self, request: Request) -> Schedule:
+    def _times(self, node: str, interval: Duration | Times, start: int | None) -> Times | None:
+        """Return the interval if it is Times. Raises ConfigError where these cannot be."""
+        if not callable(getattr(interval, "next_after", None)):
+            return None
+        if start is not None:
+            raise ConfigError(f"node {node!r}: {interval!r} says when it is due, so the schedule takes no start")
+        if not self._initialising:
+            raise ConfigError(
+                f"node {node!r}: schedules {interval!r} outside init, and a re-opened task could not find these times "
+                "again: schedule them in init, and cancel them there or later"
+            )
+        return cast(Times, interval)
+
+    def _add_in_init(self, request: Request, now: int) -> Schedule:
         node, key, kind = request.node, request.key, request.kind
         if is_name(key):
             if (node, key) in self._named:
@@ -161,7 +187,9 @@ class Schedules:
         elif "/" in text:
             schedule.punctuator = self._read(schedule, text) or request.punctuator
         else:
-            schedule.due = read_times(text)[1]
+            due, times = read_times(text)[1], request.times
+            if times is None or due <= now or next_time(node, times, due - 1) == due:
+                schedule.due = due  # else it was due at other times before, and this is none any more
         return schedule
 
     def _add_later(self, request: Request) -> tuple[Schedule, Callable[[], None]]:
@@ -181,7 +209,9 @@ class Schedules:
             self.saved.forget(node, key)
 
         def undo() -> None:
-            values = Request(node, key, before.method, before.kind, before.interval, before.due, before.punctuator)
+            values = Request(
+                node, key, before.method, before.kind, before.interval, before.due, before.punctuator, before.times
+            )
             schedule.set(values, before.order)
             schedule.cancelled = before.cancelled
 
@@ -232,7 +262,7 @@ class Schedules:
         # Those that wait for what is in front of them come last, and of a chain in one task the first one first.
         schedule = min(due, key=lambda each: (each.waits, 0 if each.waits else each.due, each.order))
         now = time_of(schedule)
-        schedule.due += ((now - schedule.due) // schedule.interval + 1) * schedule.interval
+        schedule.pass_by(now)
         return schedule, now
 
     def _live(self, kind: PunctuationType) -> Iterator[Schedule]:

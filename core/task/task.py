@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 from ..clock import PunctuationType, duration_ms
-from ..context import NodeMetrics
 from ..errors import ProcessingError, RecordRefusedError
 from ..log import ENGINE_STATE_BYTES
+from ..processor import NodeMetrics
 from ..program.external_sink import staging_name
 from ..program.nodes import Subtopology, TaskId
 from ..record import OutputBatch, Record, RecordBatch, TopicPartition
@@ -203,6 +203,16 @@ class Task:
     def end_batches(self) -> None:
         """Process what waits in batches, where no `take_commit` does it."""
         self._let_go()
+
+    def hand_to_calls(self, waited_ms: int = 0) -> bool:
+        """Forward what batches and record caches hold, if the task has calls, and hand on the results that have come.
+
+        Return whether there was a result, which may fill batches and caches again. `waited_ms`: see `InFlight.settle`.
+        """
+        if not self.in_flight.is_used:
+            return False
+        self._forward_held()
+        return self.in_flight.settle(waited_ms)
 
     # ------------------------------------------------------------------ time
 

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
-from penstock import ChangelogError, Commit, DeltaChangelog, Restore, version_counter
-from penstock.changelog import RESTORING
+from penstock import RESTORING, ChangelogError, Commit, DeltaChangelog, Restore, version_counter
 from penstock.store import Change, Changes
 
 from .chain import Delta, latest_of, route_to

@@ -12,11 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import BinaryIO, NamedTuple
 
-from penstock import ChangelogError, Commit, Work, version_counter
-from penstock.changelog import RESTORING
+from penstock import RESTORING, ChangelogError, Commit, StoredFile, Work, version_counter
 from penstock.store import Change, Changes
 from penstock.store.backend import in_key_order
-from penstock.world import StoredFile
 
 from .chain import Delta, Route, route_to
 from .file_format import DELTA, OPENING_BYTES, SNAPSHOT, DamagedError, Reader

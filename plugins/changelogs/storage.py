@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
-from penstock import ChangelogError, World
+from penstock import ChangelogError, StoredFile, World, WrittenFile
 from penstock.settings.secret import hide_in_places
 from penstock.support.packages import needed
 from penstock.support.system_errors import what_to_do
 from penstock.support.urls import url_scheme, with_small_scheme
-from penstock.world import StoredFile, WrittenFile
 
 TEMPORARY = ".tmp"
 """The end of the name of a file that is still being written."""

@@ -9,6 +9,7 @@ from struct import Struct
 from zlib import crc32
 
 from penstock import (
+    RESTORING,
     ChangelogError,
     Headers,
     Log,
@@ -21,13 +22,12 @@ from penstock import (
     TopicRows,
     Work,
 )
-from penstock.changelog import RESTORING
 from penstock.hooks import registry
 from penstock.store import Change, Changes
 from penstock.store.backend import in_key_order
+from penstock.store.envelope import PLAIN, unwrap, wrap
 from penstock.store.kept_store import KeptStore, Layout
 from penstock.store.specs import OWN
-from penstock.stores.rows.envelope import PLAIN, unwrap, wrap
 from penstock.support.names import changelog_topic
 from penstock.support.packages import DISTRIBUTION
 

@@ -9,7 +9,24 @@ from .graph.serdes import SessionWindowedSerde, TimeWindowedSerde
 from .grouped import KGroupedStream
 from .missing_verbs import name_of_kafka
 from .operators.aggregate.calendar_windows import calendar_windows
-from .operators.aggregate.folds import Column, collect_of, count_of, first_of, last_of, max_of, mean_of, min_of, sum_of
+from .operators.aggregate.columns import (
+    Column,
+    collect_of,
+    collect_set,
+    count_distinct,
+    count_of,
+    first_of,
+    histogram,
+    last_of,
+    latest,
+    max_by,
+    max_of,
+    mean_of,
+    min_by,
+    min_of,
+    sum_of,
+    top,
+)
 from .operators.aggregate.windows import (
     SessionWindows,
     SlidingWindows,
@@ -22,12 +39,14 @@ from .operators.aggregate.windows import (
 )
 from .operators.join_windows import JoinWindows, within
 from .stream import KStream
+from .stream_state import ConnectedKStreams
 from .table import KTable
 from .windowed import SessionWindowedKStream, TimeWindowedKStream
 
 __all__ = [
     "CogroupedKStream",
     "Column",
+    "ConnectedKStreams",
     "GlobalKTable",
     "JoinWindows",
     "KGroupedStream",
@@ -44,16 +63,23 @@ __all__ = [
     "WindowedCogroupedKStream",
     "calendar_windows",
     "collect_of",
+    "collect_set",
+    "count_distinct",
     "count_of",
     "first_of",
+    "histogram",
     "hopping",
     "last_of",
+    "latest",
+    "max_by",
     "max_of",
     "mean_of",
+    "min_by",
     "min_of",
     "sessions",
     "sliding",
     "sum_of",
+    "top",
     "tumbling",
     "unlimited",
     "within",

@@ -18,15 +18,8 @@ from .graph.sources import SUFFIX, RepartitionNames, RepartitionStep
 from .graph.step import Flow, ProcessorStep, Writer
 from .missing_verbs import Verbs
 from .operators.aggregate.aggregation_step import Emit, GroupedSource
-from .operators.aggregate.folds import (
-    Aggregator,
-    Column,
-    Counting,
-    aggregating,
-    columns_and_options,
-    reducing,
-    removable,
-)
+from .operators.aggregate.columns import Column, columns_and_options, removable
+from .operators.aggregate.folds import Aggregator, Counting, aggregating, reducing
 from .operators.aggregate.table_aggregate import ChangeSerde, TableAggregate
 from .operators.aggregate.windows import SessionWindows, SlidingWindows, TimeWindows
 from .operators.reading import StoreGetter, WrittenTable
@@ -291,9 +284,10 @@ class KGroupedTable(Verbs, Generic[K, V]):
     ) -> KTable[K, dict[str, Any]]:
         """Make several aggregates of each group at once; the table's values are dicts.
 
-        Each is a `sum_of`, `count_of` or `mean_of` a field (its name, or a function of the value), since these can be
-        taken back when a row changes or leaves its group. A group that has lost all its rows has those of nothing: a
-        sum and a count of 0, a mean of None. The store has the aggregates in the serde of the state (msgpack). An
+        Each is a `sum_of`, `count_of`, `mean_of`, `histogram`, `count_distinct` or `collect_set` of a field (its name,
+        or a function of the value), since these can be taken back when a row changes or leaves its group. Others raise
+        TopologyError. A group that has lost all its rows has those of nothing: a sum and a count of 0, a mean of None,
+        an empty dict or list. The store has the aggregates in the serde of the state (msgpack). An
         argument that is no aggregate is an option of the store, such as `cached=False`.
 
         >>> from penstock.dsl import StreamsBuilder, count_of, mean_of
@@ -310,7 +304,7 @@ class KGroupedTable(Verbs, Generic[K, V]):
         [{'rows': 1, 'age': 30.0}, {'rows': 2, 'age': 35.0}, {'rows': 2, 'age': 35.5}]
         """
         found, options = columns_and_options(columns, StoreOptions.__annotations__)
-        checked = removable(found)
+        checked = removable(found, _called(store, name))
         functions = Aggregator(checked.taken), Aggregator(checked.removed), checked.initial
         return self._aggregated("agg", store, name, options, None, *functions).map_values(checked.shown)
 
@@ -366,3 +360,10 @@ class KGroupedTable(Verbs, Generic[K, V]):
         if self.name is not None:
             self._repartition = made
         return made
+
+
+def _called(store: StoreLike | None, name: str | None) -> str:
+    """Return how a message names an aggregation whose user chose a name for its node or its store."""
+    if name is not None:
+        return f" (node {name!r})"
+    return "" if store is None else f" (store {getattr(store, 'name', store)!r})"

@@ -17,7 +17,6 @@ _SUMS = {
 }  # fmt: skip
 
 _ROW = "map_values(lambda value: {...}): a function makes the new row"
-_OF_RECORDS = "process(PROCESSOR), which forwards record.{with_part}(...): a verb keeps it as it is"
 _WHEN_CLOSED = 'windowed_by(WINDOWS, emit="on_close"): each window goes on once, when it is over'
 _EACH_UPDATE = "to_stream(): each update goes on, unless the record cache holds it back (cached=False)"
 _TIMER = "process(PROCESSOR): its init calls self.context.schedule(INTERVAL, FUNCTION, WALL_CLOCK_TIME)"
@@ -35,12 +34,13 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
         "update": "peek(FUNCTION)",
         "key_by": "select_key(FUNCTION)",
         **dict.fromkeys(("to_topic", "sink", "send"), "to(TOPIC)"),
-        "set_timestamp": _OF_RECORDS.format(with_part="with_timestamp"),
-        "set_headers": _OF_RECORDS.format(with_part="with_headers"),
+        "set_timestamp": "with_timestamp(FUNCTION)",
+        "set_headers": "with_headers(FUNCTION)",
+        **dict.fromkeys(("map_with_state", "flat_map_with_state"), "stateful_map(FUNCTION, INITIAL, STORE)"),
         **dict.fromkeys(("drop", "fill"), _ROW),
         "concat": "merge(OTHER)",
         "items": "a function gets the key as well by with_key=True: map_values(FUNCTION, with_key=True)",
-        "take": "group_by_key().windowed_by(tumbling(...)).agg(values=collect_of(limit=...))",
+        "take": "group_by_key().windowed_by(tumbling(...)).agg(values=latest(N))",
         "join_asof": "join(builder.table(TOPIC, versioned_store(NAME, history_retention=...)), JOINER)",
         "join_interval": "join(OTHER, JOINER, within(...))",
         "join_lookup": "join(builder.global_table(TOPIC), JOINER, select_key=FUNCTION)",
@@ -56,7 +56,8 @@ _ELSEWHERE: dict[str, dict[str, str]] = {
     "builder": {
         **dict.fromkeys(("topic", "dataframe", "agent"), "stream(TOPIC)"),
         **dict.fromkeys(("run", "main"), "penstock.run(Application(ID, builder)), or penstock run MODULE:ATTR"),
-        **dict.fromkeys(("timer", "crontab"), _TIMER),
+        "timer": _TIMER,
+        "crontab": _TIMER.replace("INTERVAL", "cron(...)") + "; from penstock.contrib.cron import cron",
         "add_store": "add_state_store(STORE), or process(SUPPLIER, stores=[STORE])",
         **dict.fromkeys(("add_source", "add_processor", "add_sink"), "stream(TOPIC), process(SUPPLIER) and to(TOPIC)"),
     },
@@ -108,6 +109,11 @@ _WAYS: dict[str, tuple[tuple[str, str], ...]] = {
         ("stream", _BRANCHES + ".{verb}(...)"),
         ("table", _BRANCHES + ".to_table()"),
         ("grouped stream", _BRANCHES + ".group_by_key()"),
+    ),
+    "connected streams": (
+        ("stream", "process(ON_FIRST, ON_SECOND) makes a stream of both: connect(OTHER).process(...).{verb}(...)"),
+        ("table", "connect(OTHER).process(ON_FIRST, ON_SECOND).to_table().{verb}(...)"),
+        ("grouped stream", "connect(OTHER).process(ON_FIRST, ON_SECOND).group_by_key().{verb}(...)"),
     ),
     "global table": (
         ("table", _JOINED_ONLY + "builder.table(TOPIC).{verb}(...)"),

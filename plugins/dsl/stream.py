@@ -7,13 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, Unpack, overload
 
-from penstock import Duration, TopologyError
+from penstock import Duration, Record, TopologyError
 from penstock.program.serdes import SerdeLike
 
 from .base import K, StreamBase, V
 from .graph.functions import check_function, check_mapper, check_same_program, keyed
 from .graph.names import checked
-from .graph.options import BatchWithKey, BatchWithoutKey, GroupingWithKey, GroupingWithoutKey, WithKey, WithoutKey
+from .graph.options import (
+    BatchWithKey,
+    BatchWithoutKey,
+    GroupingWithKey,
+    GroupingWithoutKey,
+    OfRecord,
+    WithKey,
+    WithoutKey,
+)
 from .graph.serdes import Serdes, different_keys
 from .graph.step import Flow, PassThrough, ProcessorStep
 from .missing_verbs import Verbs, found
@@ -30,8 +38,9 @@ from .operators.map import (
     SelectKey,
     TablePrinter,
 )
-from .stream_joins import Joining
+from .operators.record_parts import HeadersLike, WithHeaders, WithTimestamp, check_of_record
 from .stream_lookups import Lookups
+from .stream_state import Stateful
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -240,6 +249,72 @@ class Stateless(Lookups[K, V]):
         options, serdes = check_mapper("select_key", function, with_key=with_key), Serdes(value=self.flow.serdes.value)
         return self._processed("KSTREAM-KEY-SELECT-", name, SelectKey, options, serdes, changes_key=True)
 
+    @overload
+    def with_timestamp(self, function: Callable[[V], int], **options: Unpack[WithoutKey]) -> KStream[K, V]: ...
+    @overload
+    def with_timestamp(self, function: Callable[[K, V], int], **options: Unpack[WithKey]) -> KStream[K, V]: ...
+    @overload
+    def with_timestamp(self, function: Callable[[Record], int], **options: Unpack[OfRecord]) -> KStream[K, V]: ...
+    def with_timestamp(
+        self,
+        function: Callable[..., int],
+        *,
+        with_key: bool = False,
+        with_record: bool = False,
+        name: str | None = None,
+    ) -> KStream[K, V]:
+        """Replace each timestamp by what `function` returns: an int of 0 or more, milliseconds since the epoch.
+
+        It gets the value, with `with_key=True` the key first, with `with_record=True` the Record in their place. Verbs
+        behind, and topics, have the new timestamp; the stream time of the task stays that of its inputs. Where a whole
+        topic has its times in its values, `timestamp_extractor` of `builder.stream` also orders the inputs by them.
+        A record for which `function` returns something else is a failed record (ProcessingError).
+
+        >>> from penstock.dsl import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in", value_serde="json").with_timestamp(lambda row: row["at"]).to("out", value_serde="json")
+        >>> from penstock.testing import TopologyTestDriver
+        >>> with TopologyTestDriver(builder) as driver:
+        ...     driver.pipe("in", "anna", {"at": 5_000}, timestamp=9_000)
+        ...     driver.read("out").timestamp
+        5000
+        """
+        options = check_of_record("with_timestamp", function, with_key=with_key, with_record=with_record)
+        return self._processed("KSTREAM-WITHTIMESTAMP-", name, WithTimestamp, options, self.flow.serdes)
+
+    @overload
+    def with_headers(self, function: Callable[[V], HeadersLike], **options: Unpack[WithoutKey]) -> KStream[K, V]: ...
+    @overload
+    def with_headers(self, function: Callable[[K, V], HeadersLike], **options: Unpack[WithKey]) -> KStream[K, V]: ...
+    @overload
+    def with_headers(self, function: Callable[[Record], HeadersLike], **options: Unpack[OfRecord]) -> KStream[K, V]: ...
+    def with_headers(
+        self,
+        function: Callable[..., HeadersLike],
+        *,
+        with_key: bool = False,
+        with_record: bool = False,
+        name: str | None = None,
+    ) -> KStream[K, V]:
+        """Replace the headers of each record by those that `function` returns.
+
+        These are pairs of a name and bytes (or None), in which names may repeat, or a mapping. `function` gets the
+        value, with `with_key=True` the key first, with `with_record=True` the Record in their place; so
+        `lambda record: (*record.headers, ("source", b"web"))` adds a header. A record for which it returns something
+        else is a failed record (ProcessingError).
+
+        >>> from penstock.dsl import StreamsBuilder
+        >>> builder = StreamsBuilder()
+        >>> builder.stream("in").with_headers(lambda value: {"length": b"%d" % len(value)}).to("out")
+        >>> from penstock.testing import TopologyTestDriver
+        >>> with TopologyTestDriver(builder) as driver:
+        ...     driver.pipe("in", "anna", "to be", timestamp=0)
+        ...     driver.read("out").headers
+        (('length', b'5'),)
+        """
+        options = check_of_record("with_headers", function, with_key=with_key, with_record=with_record)
+        return self._processed("KSTREAM-WITHHEADERS-", name, WithHeaders, options, self.flow.serdes)
+
     # ------------------------------------------------------------------ side effects
 
     @overload
@@ -351,7 +426,7 @@ class Stateless(Lookups[K, V]):
         return split.no_default() if default is None else split.default(default)
 
 
-class KStream(Stateless[K, V], Joining[K, V]):
+class KStream(Stateless[K, V], Stateful[K, V]):
     """A stream of records: each stands for itself, and a KTable's replaces the earlier one of its key.
 
     `StreamsBuilder.stream` makes the first one, and every verb another. Semantics: Kafka Streams' KStream.

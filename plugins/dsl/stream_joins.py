@@ -478,7 +478,7 @@ class Joining(Output[K, V]):
         serdes = self.flow.serdes.given(options.get("key_serde"), options.get("value_serde"))
         check_same_keys(kind.verb, serdes.key, table.flow.serdes.key)
         serdes = serdes.else_of(Serdes(table.flow.serdes.key))
-        flow = self._behind_repartition(kind, name, serdes)
+        flow = self.behind_repartition(name, serdes, how=f'{kind.verb}(..., name="NAME")')
         return record_table_join(
             self.recorder, kind, flow, TableSide(table.flow, table.source), joiner, grace, name, options
         )
@@ -493,13 +493,19 @@ class Joining(Output[K, V]):
         check_same_keys(kind.verb, left.key, right.key)
         left, right = left.else_of(Serdes(right.key)), right.else_of(Serdes(left.key))
         suffixed = [None if name is None else name + suffix for suffix in ("-left", "-right")]
-        return self._behind_repartition(kind, suffixed[0], left), other._behind_repartition(kind, suffixed[1], right)
+        how = f'{kind.verb}(..., name="NAME")'
+        return (
+            self.behind_repartition(suffixed[0], left, how=how),
+            other.behind_repartition(suffixed[1], right, how=how),
+        )
 
-    def _behind_repartition(self, kind: JoinKind, base: str | None, serdes: Serdes) -> Flow:
-        """Return this stream, behind a repartition topic if it needs one, with all that is known of its serdes."""
+    def behind_repartition(self, base: str | None, serdes: Serdes, *, how: str) -> Flow:
+        """Return this stream, behind a repartition topic if it needs one, with all that is known of its serdes.
+
+        The topic is named after `base`; `how` says how to choose that. For the verbs of the DSL.
+        """
         behind: Any = self
         if self.flow.needs_repartition:
-            how = f'{kind.verb}(..., name="NAME")'
             behind = self._repartitioned_once(self.flow.step.name if base is None else base, serdes, how)
         return Flow(behind.flow.step, serdes.else_of(behind.flow.serdes), behind.flow.sources)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from penstock import Duration, Handler
-from penstock.context import CallOrder
+from penstock import CallOrder, Duration, Handler
 from penstock.program.in_flight import call_options
 
 from .base import K, StreamBase, V

@@ -22,16 +22,15 @@ from .operators.aggregate.aggregation_step import (
     aggregated_table,
     aggregation_step,
 )
+from .operators.aggregate.columns import Column, columns_and_options
 from .operators.aggregate.folds import (
     Aggregating,
     Aggregator,
-    Column,
     Counting,
     Fold,
     Reducing,
     aggregating,
     check_merger,
-    columns_and_options,
     reducing,
 )
 
@@ -56,8 +55,9 @@ class Aggregations(Verbs, Generic[R]):
     ) -> KTable[R, dict[str, Any]]:
         """Make several aggregates at once; the table's values are dicts.
 
-        Each is a `sum_of`, `max_of`, `min_of`, `mean_of`, `count_of`, `first_of`, `last_of` or `collect_of` a field
-        (its name, or a function of the value); without one, of the value itself. A field that is None is left out.
+        Each is a `sum_of`, `max_of`, `min_of`, `mean_of`, `count_of`, `first_of`, `last_of`, `collect_of`,
+        `collect_set`, `count_distinct` or `histogram` of a field (its name, or a function of the value); without one,
+        of the value itself; or a `top`, `latest`, `max_by` or `min_by` by a field. A field that is None is left out.
         The store has the aggregates in the serde of the state (msgpack). An argument that is no aggregate is an option
         of the store, such as `cached=False`.
 

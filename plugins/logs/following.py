@@ -5,9 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Mapping
 
-from penstock import LogError, RecordBatch, TopicPartition, UnknownTopicError
-from penstock.log import LogRecords
-from penstock.log.follower import Follower
+from penstock import Follower, LogError, LogRecords, RecordBatch, TopicPartition, UnknownTopicError
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.004
 """Seconds between two polls: the first after new records, then up to the second, because each poll costs processor

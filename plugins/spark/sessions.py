@@ -12,9 +12,9 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock import ConfigError, RuntimeUnavailableError
 from penstock.plugins.engine.task.class_archive import archive_options, digest, fitting_name
@@ -22,10 +22,10 @@ from penstock.plugins.engine.task.locations import user_cache
 from penstock.plugins.engine.task.temporary import TemporaryDirectory
 from penstock.support.packages import check_installed
 
-from .ahead import start_jvm
 from .interpreter import check_command, chosen_command
 
 if TYPE_CHECKING:
+    from pyspark import SparkConf
     from pyspark.sql import SparkSession
 
 
@@ -225,7 +225,7 @@ def make_session(master: str | None = None, options: Mapping[str, str] | None = 
             for name, value in chosen.items():
                 builder = builder.config(name, value)
             with _keeping_ctrl_c():
-                start_jvm(SparkConf().setAppName("penstock").setMaster(master).setAll(list(chosen.items())))
+                _start_jvm(SparkConf().setAppName("penstock").setMaster(master).setAll(list(chosen.items())))
                 session: SparkSession = builder.getOrCreate()
         # Without this it prints a traceback when the JVM has ended; the runner reports that in one sentence.
         session.sparkContext._accumulatorServer.handle_error = lambda request, client_address: None  # type: ignore[method-assign]
@@ -504,3 +504,45 @@ def _launching(is_local: bool, python: str) -> Iterator[Path]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
+
+
+# ---------------------------------------------------------------- what is loaded while Spark starts
+# A start takes one core: this process waits for the JVM, and the JVM initializes thousands of classes in one thread.
+# What is loaded here would be loaded a little later; without it everything works, and starts more slowly.
+
+_CLASSES = (
+    "org.apache.spark.sql.internal.SQLConf$",
+    "org.apache.spark.sql.catalyst.analysis.FunctionRegistry$",
+    "org.apache.spark.sql.catalyst.ScalaReflection$",
+    "org.apache.spark.SparkThrowableHelper$",
+    "org.apache.spark.sql.catalyst.parser.CatalystSqlParser$",
+    "org.apache.spark.sql.util.ArrowUtils$",
+)
+"""Their initialization loads thousands of others. A SparkContext needs none of these, a query needs all."""
+
+
+def _start_jvm(conf: SparkConf) -> None:
+    """Start Spark's JVM with these settings, as making a SparkContext does; begin to load classes for a session.
+
+    Raises PySparkRuntimeError when it does not start.
+    """
+    from pyspark import SparkContext
+
+    threading.Thread(target=_import_libraries, name="penstock-imports", daemon=True).start()
+    SparkContext._ensure_initialized(conf=conf)
+    threading.Thread(target=_load_classes, args=(SparkContext._jvm,), name="penstock-classes", daemon=True).start()
+
+
+def _import_libraries() -> None:
+    # PySpark imports pandas as soon as the JVM has started. An import that fails will fail there, too.
+    with suppress(Exception):
+        import pandas  # noqa: F401
+        import pyspark.sql.functions  # noqa: F401
+
+
+def _load_classes(jvm: Any) -> None:
+    try:
+        for name in _CLASSES:
+            jvm.java.lang.Class.forName(name)
+    except Exception as error:  # another release of Spark, or the JVM has ended
+        _log.debug("classes were not loaded ahead: %s", error)

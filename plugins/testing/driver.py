@@ -34,6 +34,7 @@ from penstock import (
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.engine.program.pausing import pause, resume
 from penstock.plugins.engine.program.preparation import make_changelog_topics, prepare_serdes, resolve
+from penstock.plugins.engine.program.topic_records import check_time
 from penstock.plugins.engine.program.visits import ask_for_visit, asked_visits
 from penstock.plugins.engine.task.fronts import UNKNOWN, in_front
 from penstock.plugins.engine.task.locations import open_log
@@ -50,7 +51,7 @@ from penstock.world.calls import InlineCalls
 
 from .held_calls import HeldCall, HeldCalls
 from .processes import TaskProcess, TaskProcesses
-from .topics import InputTopic, ReadsTopics, TopicReader, check_partitions, check_time, named_topics, serialized
+from .topics import InputTopic, ReadsTopics, TopicReader, check_partitions, named_topics, serialized
 
 
 class TopologyTestDriver(ReadsTopics):

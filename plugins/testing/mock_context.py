@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from penstock import (
+    ENGINE_STATE_BYTES,
     AsyncProcessor,
     ConfigError,
     Duration,
     Entries,
     FlushListener,
+    InFlightOptions,
     NodeMetrics,
     Processor,
     PunctuationType,
@@ -23,11 +25,10 @@ from penstock import (
     RecordMetadata,
     StateStore,
     StoreBuilder,
+    Times,
     TopologyError,
     ValueTransformer,
 )
-from penstock.context import InFlightOptions
-from penstock.log import ENGINE_STATE_BYTES
 from penstock.plugins.engine.task.local_state.store_context import TaskStoreContext
 from penstock.program.in_flight import call_options, key_bytes_of
 from penstock.program.serdes import DEFAULTS, resolve_serde
@@ -56,7 +57,10 @@ class CapturedForward(NamedTuple):
 
 
 class CapturedPunctuator:
-    """A schedule that was asked for. Call `punctuator(time)` to fire it."""
+    """A schedule that was asked for. Call `punctuator(time)` to fire it.
+
+    `interval_ms` is 0 for `Times`; `due_ms` is when the schedule is due.
+    """
 
     def __init__(
         self, interval_ms: int, punctuator: Punctuator, clock: PunctuationType, start: int | None, schedule: Schedule
@@ -67,6 +71,11 @@ class CapturedPunctuator:
         self.start = start
         self._schedule = schedule
         self._order = schedule.order
+
+    @property
+    def due_ms(self) -> int:
+        """When it is due first (ms), by its clock."""
+        return self._schedule.due
 
     @property
     def cancelled(self) -> bool:
@@ -192,7 +201,7 @@ class MockProcessorContext:
 
     def schedule(
         self,
-        interval: Duration,
+        interval: Duration | Times,
         punctuator: Punctuator,
         clock: PunctuationType,
         *,
@@ -203,7 +212,7 @@ class MockProcessorContext:
         now = self.stream_time if clock is PunctuationType.STREAM_TIME else self.wall_clock
         room = ENGINE_STATE_BYTES
         made = self._schedules.add(self.node, interval, punctuator, clock, start, name, now=now, room=lambda: room)
-        captured = CapturedPunctuator(made.interval, made.punctuator, clock, start, made)
+        captured = CapturedPunctuator(made.interval if made.times is None else 0, made.punctuator, clock, start, made)
         self.punctuators.append(captured)
         return captured
 

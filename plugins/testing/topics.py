@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from typing import Any, Self
 
 from penstock import (
@@ -18,7 +17,6 @@ from penstock import (
     Record,
     Retry,
     Serde,
-    SerdeError,
     Settings,
     SinkNode,
     SourceNode,
@@ -28,13 +26,12 @@ from penstock import (
     fail,
     skip,
 )
+from penstock.plugins.engine.program.topic_records import as_bytes
 from penstock.program.checks import nearest
 from penstock.program.nodes import decorate
-from penstock.program.partitioning import keys_to_hash
 from penstock.program.serdes import SerdeLike, serdes_of_topic
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.settings.settings import HANDLERS
-from penstock.task.validation import is_timestamp, wrong_headers
 
 
 class InputTopic:
@@ -239,21 +236,9 @@ def serialized(
 
     A record without a timestamp gets `now_ms`. Raises ConfigError or SerdeError for a record that cannot be one.
     """
-    where, what = f"topic {topic!r}", f"source {source.name!r}"
-    given = [_checked(where, record) for record in records]
-    if partition is not None and (type(partition) is not int or not 0 <= partition < partitions):
-        raise ConfigError(f"{where}: partition {partition!r}: expected 0 to {partitions - 1}, or None for the key's")
+    what = f"source {source.name!r}"
     key_serde, value_serde = serdes_of_topic(source.key_serde, source.value_serde, settings, what, topic)
-    keys = [_bytes(f"{what}, {where}: the key", key_serde, each.key) for each in given]
-    return OutputBatch(
-        topic,
-        keys,
-        [_bytes(f"{what}, {where}: the value", value_serde, each.value) for each in given],
-        [now_ms if each.timestamp is None else each.timestamp for each in given],
-        [tuple(each.headers) for each in given] if any(each.headers for each in given) else None,
-        None if partition is None else [(partition,)] * len(given),
-        keys_to_hash(key_serde, keys),
-    )
+    return as_bytes(topic, key_serde, value_serde, records, partition, partitions, now_ms, what=f"{what}, ")
 
 
 def check_partitions(partitions: object, known: Sequence[str] | None) -> None:
@@ -266,31 +251,3 @@ def check_partitions(partitions: object, known: Sequence[str] | None) -> None:
                 )
     elif type(partitions) is not int:
         raise ConfigError(f"partitions: expected a number, or numbers by topic, found {partitions!r}")
-
-
-def check_time(what: str, time: object) -> None:
-    """Check a time in milliseconds. Raises ConfigError."""
-    if not is_timestamp(time):
-        hint = "; write int(WHEN.timestamp() * 1000)" if isinstance(time, datetime) else ""
-        raise ConfigError(f"{what}: expected an int of milliseconds since the epoch, found {time!r}{hint}")
-
-
-def _checked(where: str, record: Any) -> Record:
-    if type(record) is tuple and 2 <= len(record) <= 4:
-        record = Record(*(*record, None)[:3], *record[3:])
-    if not isinstance(record, Record):
-        raise ConfigError(f"{where}: expected a Record, for instance Record(KEY, VALUE, TIMESTAMP), found {record!r}")
-    if record.timestamp is not None:
-        check_time(f"{where}: timestamp", record.timestamp)
-    if isinstance(record.headers, Mapping):
-        raise ConfigError(f"{where}: headers are pairs of a name and bytes, found a dict; write tuple(HEADERS.items())")
-    if record.headers and (wrong := wrong_headers(tuple(record.headers))):
-        raise ConfigError(f"{where}: {wrong}")
-    return record
-
-
-def _bytes(what: str, serde: Serde[Any], given: object) -> bytes | None:
-    try:
-        return None if given is None else serde.serialize(given)
-    except SerdeError as error:
-        raise SerdeError(f"{what}: {error}") from error

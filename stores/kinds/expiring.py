@@ -18,8 +18,8 @@ from penstock import (
     StoreContext,
     duration_ms,
 )
+from penstock.store.envelope import EXPIRING, EXPIRING_BY_WALL_CLOCK, PLAIN, Expiry, expiry_of, with_expiry
 
-from ..rows.envelope import EXPIRING, EXPIRING_BY_WALL_CLOCK, PLAIN, Expiry, expiry_of, with_expiry
 from ..rows.headers_form import HeadersForm
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.time_index import IndexBuild, TimeIndex

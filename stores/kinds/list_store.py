@@ -12,8 +12,8 @@ from typing import Any
 
 from penstock import BytesStore, Entries, ListStore, ListStoreSpec, StoreContext, StoreError
 from penstock.store.calls import StoreCalls
+from penstock.store.envelope import PLAIN
 
-from ..rows.envelope import PLAIN
 from ..rows.escaping import escaped, unescaped
 from ..rows.key_form import KeyForm
 from ..rows.scan import Scan

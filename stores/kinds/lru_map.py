@@ -7,8 +7,8 @@ from typing import Any
 
 from penstock import BytesStore, LruMapSpec, Serde, StoreContext
 from penstock.store.calls import StoreCalls
+from penstock.store.envelope import unwrap, wrap
 
-from ..rows.envelope import unwrap, wrap
 from ..rows.key_form import KeyForm
 from ..rows.value_form import ValueForm
 from .plain import TypedStore

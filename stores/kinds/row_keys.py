@@ -8,9 +8,9 @@ from struct import Struct
 from typing import Any
 
 from penstock import RowKeys, Serde, StoreSpec
+from penstock.store.envelope import PLAIN
 from penstock.store.specs import declared_serdes
 
-from ..rows.envelope import PLAIN
 from ..rows.escaping import unescaped
 
 OWN_ROW = b""

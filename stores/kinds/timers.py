@@ -9,9 +9,9 @@ from typing import Any
 
 from penstock import BytesStore, Entries, PunctuationType, StateStore, StoreContext
 from penstock.store import IndexStore
+from penstock.store.envelope import PLAIN
 from penstock.store.kinds.timers import TimerStore, TimerStoreSpec
 
-from ..rows.envelope import PLAIN
 from ..rows.key_form import KeyForm
 from ..rows.scan import Scan
 from ..rows.time_index import IndexBuild, TimeIndex

@@ -26,8 +26,8 @@ from penstock import (
     VersionedStoreSpec,
 )
 from penstock.store.calls import StoreCalls
+from penstock.store.envelope import PLAIN, unwrap, wrap
 
-from ..rows.envelope import PLAIN, unwrap, wrap
 from ..rows.escaping import escaped, unescaped
 from ..rows.key_form import MISSING, KeyForm
 from ..rows.retention import LateDrops

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from penstock import BytesStore, StoreError, ValueTimestampHeaders
+from penstock.store.envelope import unwrap, wrap, wrap_stamped
 
-from .envelope import unwrap, wrap, wrap_stamped
 from .value_form import TimestampedForm
 
 

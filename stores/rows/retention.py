@@ -6,9 +6,9 @@ import logging
 from struct import Struct
 
 from penstock import BytesStore, StoreContext
+from penstock.store.envelope import PLAIN
 
 from .buckets import Buckets
-from .envelope import PLAIN
 
 _log = logging.getLogger("penstock.stores")
 REASON = "expired"

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 from penstock import BytesStore, IntSerde, Serde, StoreError, StrSerde, ValueAndTimestamp
 from penstock.compiled import records as compiled
+from penstock.store.envelope import PLAIN, STAMPED, pack_stamp, unwrap, value_of, wrap_stamped
 
-from .envelope import PLAIN, STAMPED, pack_stamp, unwrap, value_of, wrap_stamped
 from .key_form import LONGEST_KEPT, wrong
 
 INT64_MAX, INT64_MIN = 2**63 - 1, -(2**63)

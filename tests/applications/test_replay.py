@@ -16,7 +16,9 @@ from hypothesis import strategies as st
 from penstock import (
     Application,
     Commit,
+    Failure,
     Processor,
+    Stage,
     Topology,
     Windowed,
     default_partitioner,
@@ -24,7 +26,6 @@ from penstock import (
     run,
 )
 from penstock.errors import ConfigError, FencedError, UnknownTopicError
-from penstock.handlers import Failure, Stage
 from penstock.log import Log
 from penstock.plugins.engine.program.dead_letters import (
     Letter,
@@ -251,17 +252,34 @@ def test_a_windowed_key_goes_where_the_sink_of_its_topic_sends_it() -> None:
         assert placed(log, topic) == [default_partitioner(each.encode(), 7) for each in hashed], topic
     replay(log, "dead", Selection(), again=True, targets=targets)  # back, where partition 9 is not there any more
     assert placed(log, "a") == [default_partitioner(each.encode(), 3) for each in names]
-    topology.add_sink(
-        "by value", "b", "all", key_serde=serde, partitioner=lambda topic, record, count: record.value % 2
-    )
-    with pytest.raises(ConfigError, match="sink 'by value' cannot choose a partition of 'b'"):
-        replay(
-            log, "dead", Selection(), to="b", again=True, targets=ApplicationTargets(Application("app", topology), log)
+
+
+def test_a_letter_goes_where_the_partitioner_of_its_topic_sends_its_record() -> None:
+    """It was asked with the key alone, so it named another partition, and one letter for which it failed stopped all."""
+    log = dead_letter_log()
+    log.create_topic("app-by-value-repartition", 5)
+    for number in range(12):
+        value = b"no number" if number == 5 else b"%d" % number
+        failure = Failure(
+            Stage.PROCESSING, ERRORS[0], "node", "0_0", "app-by-value-repartition", 9, number, b"", b"", ()
         )
+        key = b"k" if number % 4 else None
+        log.append(OutputBatch("dead", [key], [value], [number], [letter_headers(failure)], [[0]]))
+    topology = Topology().add_source("all", "a").add_repartition(
+        "by-value", "all", key_serde="str", value_serde="str",
+        partitioner=lambda topic, record, count: int(record.value or 0) % count,
+    )  # fmt: skip
+    targets = ApplicationTargets(Application("app", topology), log)
+    done = replay(log, "dead", Selection(), targets=targets)
+    assert placed(log, "app-by-value-repartition") == [number % 5 for number in range(12) if number != 5]
+    ((topic, why), count), *others = done.held.items()
+    assert (topic, count, others) == ("app-by-value-repartition", 1, [])
+    assert "cannot choose a partition for it: ValueError" in why and "no number" not in why
+    again = replay(log, "dead", Selection(), targets=targets)
+    assert (again.sent, list(again.held.values())) == ((), [1])
 
 
 def test_a_partitioner_that_goes_by_headers_gets_those_of_the_letter() -> None:
-    """It got none, so letters of all tenants went where records without one go, beside the state of their keys."""
     log = dead_letter_log()
     for number in range(6):
         headers: Headers = (("tenant", b"%d" % (number % 3)),)
@@ -272,21 +290,21 @@ def test_a_partitioner_that_goes_by_headers_gets_those_of_the_letter() -> None:
         return int(dict(record.headers).get("tenant") or 0) % count
 
     topology = Topology().add_source("all", "b", key_serde="str")
-    topology.add_sink("by tenant", "a", "all", key_serde="str", partitioner=by_tenant)
+    topology.add_sink("by tenant", "a", "all", key_serde="str", value_serde="bytes", partitioner=by_tenant)
     targets = ApplicationTargets(Application("app", topology), log)
     replay(log, "dead", Selection(), to="a", targets=targets)
     assert placed(log, "a") == [0, 1, 2, 0, 1, 2]
 
 
-def test_no_letter_is_dropped_by_a_partitioner_that_drops_what_has_no_value() -> None:
-    """A partitioner is asked with the key and the headers alone."""
+def test_no_letter_is_dropped_by_a_partitioner_that_drops_its_record() -> None:
     log = dead_letter_log()
     letter(log, 7, 0, "a", ERRORS[0])
     topology = Topology().add_source("all", "a", key_serde="str")
     topology.add_sink("some", "elsewhere", "all", key_serde="str", partitioner=lambda topic, record, count: ())
     targets = ApplicationTargets(Application("app", topology), log)
-    with pytest.raises(ConfigError, match="sink 'some' cannot choose a partition of 'elsewhere'.* drops"):
-        replay(log, "dead", Selection(), to="elsewhere", targets=targets)
+    done = replay(log, "dead", Selection(), to="elsewhere", targets=targets)
+    (((_, why), count),) = done.held.items()
+    assert not done.sent and count == 1 and "sink 'some' cannot choose a partition for it: it drops the record" in why
     assert [each.records for each in replay(log, "dead", Selection(), to="elsewhere").sent] == [1]
     assert values(log, "elsewhere") == [7]
 

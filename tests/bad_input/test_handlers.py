@@ -11,6 +11,7 @@ from penstock import (
     Application,
     ConfigError,
     DeadLetter,
+    Decision,
     Failure,
     Retry,
     SendToDeadLetter,
@@ -18,7 +19,6 @@ from penstock import (
     key_value_store,
     skip,
 )
-from penstock.handlers import Decision
 from penstock.plugins.dsl import StreamsBuilder
 from penstock.plugins.testing import TopologyTestDriver
 

@@ -24,8 +24,8 @@ from penstock.plugins.testing.contracts.log_tests import read
 from penstock.program.nodes import TaskId
 from penstock.record import Headers, OutputBatch, TopicPartition
 from penstock.store import ValueAndTimestamp, ValueTimestampHeaders
+from penstock.store.envelope import PLAIN
 from penstock.store.kept_store import KeptStore
-from penstock.stores.rows.envelope import PLAIN
 from penstock.support.names import changelog_topic
 
 from ..rotation import examples

@@ -11,8 +11,8 @@ from penstock.hooks import Registry, hookimpl
 from penstock.plugins.changelogs.topic import decode, encode, rows_of
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore, StateStore, StoreContext, StoreKind, TopicRows
+from penstock.store.envelope import PLAIN
 from penstock.store.kept_store import KeptStore
-from penstock.stores.rows.envelope import PLAIN
 
 PARTITION = TopicPartition("changelog", 0)
 

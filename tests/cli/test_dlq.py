@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from penstock.handlers import Failure, Stage
+from penstock import Failure, Stage
 from penstock.plugins.operate.cli.options import open_log
 from penstock.record import OutputBatch, TopicPartition
 from penstock.settings.settings import Settings

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from penstock import skip
 from penstock.errors import ConfigError
-from penstock.handlers import skip
 from penstock.plugins.operate.cli.options import find_layer
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.settings.names import MAPPINGS

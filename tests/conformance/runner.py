@@ -12,11 +12,11 @@ from typing import Any, Protocol
 
 from penstock import Application, PenstockError, skip
 from penstock.plugins.testing import TopologyTestDriver
+from penstock.record import Windowed
 from penstock.settings.application import TopologyBuilder
 from penstock.store import StateStore
 from penstock.store.kinds.key_value import TimestampedKeyValueStore
 from penstock.store.kinds.window import TimestampedWindowStore
-from penstock.store.kinds.windowed import Windowed
 
 from . import aggregations, stateless, steps, stream_joins, table_joins, tables
 from .differences import LISTED, explained

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from penstock import Processor, Record
+from penstock.record import Windowed
 from penstock.store.kinds.versioned import NOT_PUT, VALID_TO_UNDEFINED, VersionedRecord
-from penstock.store.kinds.windowed import Windowed
 
 
 def text(value: Any) -> str:

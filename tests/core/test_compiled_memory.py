@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Record, ValueAndTimestamp, key_value_store
+from penstock import Record, Skip, ValueAndTimestamp, key_value_store
 from penstock.compiled import records
-from penstock.handlers import Skip
 from penstock.record import OutputBatch
 from penstock.support.own_copy import IMMUTABLE
 from penstock.task.failures import RECORD_ERRORS

@@ -14,9 +14,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import STREAM_TIME, Processor, Record, Serde, Topology, ValueTransformer, key_value_store
+from penstock import (
+    STREAM_TIME,
+    DeadLetter,
+    Fail,
+    Failure,
+    Processor,
+    Record,
+    Serde,
+    Skip,
+    Topology,
+    ValueTransformer,
+    key_value_store,
+)
 from penstock.compiled import records
-from penstock.handlers import DeadLetter, Fail, Failure, Skip
 from penstock.record import OutputBatch
 from penstock.serde import BytesSerde, IntSerde, StrSerde
 from penstock.task.task import Task

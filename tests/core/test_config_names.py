@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, skip
-from penstock.handlers import fail
+from penstock import Application, ConfigError, DeadLetter, Retry, Settings, Topology, fail, skip
 from penstock.hooks import Registry, hookimpl
 from penstock.plugins.logs.kafka.client_names import JAVA_ONLY, KNOWN, RENAMED
 from penstock.plugins.operate.settings.kafka_streams import KAFKA_STREAMS, WITHOUT_COUNTERPART

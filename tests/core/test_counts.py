@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import ProcessorContext, PunctuationType, Topology, ValueTransformer
+from penstock import DeadLetter, ProcessorContext, PunctuationType, Topology, ValueTransformer, skip
 from penstock.dsl import StreamsBuilder
-from penstock.handlers import DeadLetter, skip
 from penstock.operator import Operator, Run
 from penstock.testing import TopologyTestDriver
 

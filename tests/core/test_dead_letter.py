@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.handlers import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
+from penstock import DeadLetter, Failure, Handler, Retry, Stage, fail, skip
 from penstock.record import Headers
 from penstock.settings.dead_letters import dead_letter_topics
 from penstock.task.dead_letter import FailureNote, letter_headers, split_headers

@@ -14,17 +14,25 @@ from hypothesis import strategies as st
 
 from penstock import (
     STREAM_TIME,
+    DeadLetter,
+    Fail,
+    Failure,
     PenstockError,
     Processor,
     ProductionError,
     Record,
+    Retry,
+    RetryAfter,
+    SendToDeadLetter,
     Serde,
     SerdeError,
+    Skip,
+    Stage,
     Topology,
     key_value_store,
+    skip,
 )
 from penstock.errors import ProcessingError
-from penstock.handlers import DeadLetter, Fail, Failure, Retry, RetryAfter, SendToDeadLetter, Skip, Stage, skip
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.record import OutputBatch, TopicPartition
 

@@ -14,6 +14,7 @@ from penstock import (
     ProductionError,
     Record,
     Serde,
+    SinkNode,
     Topology,
     TopologyError,
     Windowed,
@@ -33,6 +34,8 @@ from penstock.plugins.dsl import (
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import everything
+from penstock.program.partitioning import partitions_of_key
+from penstock.serde import StrSerde
 from penstock.serdes import AvroSerde, of
 
 from .tasks import Pass, batch, open_task
@@ -288,3 +291,25 @@ def test_the_dsl_hands_partition_by_on() -> None:
         for topic, place in ((again_topic, 0), ("out", 1)):
             expected = {key: default_partitioner(key[place : place + 1], 5) for key in (b"ab", b"ac", b"bb")}
             assert keys_in(driver, topic) == expected
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [lambda record: record.value, lambda record: record.timestamp, lambda record: record.headers, lambda record: record[1],
+     lambda record: record[-1], lambda record: record[:2], lambda record: tuple(record)[1]],
+)  # fmt: skip
+def test_a_partitioner_that_asks_for_more_than_the_key_does_not_answer_for_a_key(asks: Any) -> None:
+    """It was asked with the value None and the timestamp 0: readers then looked for the key in another task."""
+    sink = SinkNode("out", "out", (), partitioner=lambda topic, record, count: hash(asks(record)) % count)
+    with pytest.raises(ValueError, match="the partition depends on more of the record than its key"):
+        partitions_of_key(sink, StrSerde(), "out", "k", 3)
+
+
+def test_a_partitioner_by_key_answers_for_a_key() -> None:
+    def by_key(topic: str, record: Record, count: int) -> int:
+        assert record.key == record[0] == record.with_value(None).key and isinstance(record, Record)
+        return len(record.key) % count
+
+    assert tuple(partitions_of_key(SinkNode("out", "out", (), partitioner=by_key), StrSerde(), "out", "kkkk", 3)) == (
+        1,
+    )

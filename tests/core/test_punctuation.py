@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, PunctuationType, Record, Topology, ValueTransformer
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, PunctuationType, Record, Topology, ValueTransformer, skip
 from penstock.errors import ConfigError, ProcessingError
-from penstock.handlers import skip
 from penstock.task.saved_schedules import are_called
 from penstock.task.schedule import first_due
 from penstock.task.task import Task

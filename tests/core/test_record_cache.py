@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import (
+    DeadLetter,
+    Decision,
+    Failure,
+    Handler,
     Processor,
     ProcessorContext,
     Record,
+    Retry,
+    SendToDeadLetter,
     StoreBuilder,
     Topology,
     TopologyError,
@@ -21,10 +27,10 @@ from penstock import (
     Windowed,
     key_value_store,
     session_store,
+    skip,
     window_store,
 )
 from penstock.errors import ProcessingError
-from penstock.handlers import DeadLetter, Decision, Failure, Handler, Retry, SendToDeadLetter, skip
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
 
 TEXTS = {"key_serde": "str", "value_serde": "int"}

@@ -9,9 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock import Processor, ProductionError, Record, Topology, TopologyError, ValueTransformer, key_value_store
+from penstock import (
+    Processor,
+    ProductionError,
+    Record,
+    Topology,
+    TopologyError,
+    ValueTransformer,
+    key_value_store,
+    skip,
+)
 from penstock.errors import ConfigError, ProcessingError, SerdeError
-from penstock.handlers import skip
 from penstock.plugins.testing import TopologyTestDriver
 from penstock.program.extractors import (
     skip_on_invalid_timestamp,

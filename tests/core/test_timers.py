@@ -18,9 +18,9 @@ from penstock import (
     Record,
     Topology,
     ValueTransformer,
+    skip,
 )
 from penstock.errors import ConfigError, ProcessingError, TopologyError
-from penstock.handlers import skip
 from penstock.plugins.testing import MockProcessorContext, TopologyTestDriver
 from penstock.support.names import is_topic_name, timer_store_name
 

@@ -448,6 +448,6 @@ def test_what_is_a_stores_name() -> None:
 def test_everything_that_is_exported_is_there() -> None:
     import penstock
 
-    names = penstock.__all__ + penstock.for_plugins.__all__
+    names = penstock.__all__
     assert len(set(names)) == len(names)
     assert all(hasattr(penstock, name) for name in names)

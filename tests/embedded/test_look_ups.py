@@ -53,6 +53,28 @@ def test_a_run_to_the_end_has_all_results(surroundings: Surroundings, processes:
     assert sum(map(len, surroundings.values_by_key("out").values())) == 20 and summary.records_in == 20
 
 
+def behind_what_holds_records(stream: KStream[str, str]) -> KStream[str, str]:
+    """A record cache in front of calls, whose results reach another cache, which has calls behind it as well."""
+    looked_up = stream.to_table("first").to_stream().map_values_async(slowly, name="look")
+    batched = looked_up.map_values_batch(lambda values: [f"{value}!" for value in values], max_records=50)
+    return batched.to_table("second").to_stream().map_values_async(slowly, name="again")
+
+
+@pytest.mark.parametrize("is_repartitioned", [False, True])
+def test_a_run_to_the_end_has_the_results_of_what_waits_for_the_commit(
+    surroundings: Surroundings, is_repartitioned: bool
+) -> None:
+    """The last commit let a batch and the record caches go, and then nobody waited for the calls behind them."""
+    builder = StreamsBuilder()
+    stream: KStream[str, str] = builder.stream("in", key_serde="str", value_serde="str")
+    found = behind_what_holds_records(stream.repartition("between") if is_repartitioned else stream)
+    found.to("out", value_serde="str")
+    surroundings.put("in", records(20))
+    run(surroundings.application("app", builder, engine="embedded", state_serde="str"))
+    last = {key: value[-1] for key, value in surroundings.values_by_key("out").items()}
+    assert last == {key: f"{str(value).upper()}!" for key, value, *_ in records(20)}
+
+
 @pytest.mark.parametrize("trigger", ["0s", "continuous"])
 def test_hosts_that_are_killed_while_calls_are_under_way_lose_none(surroundings: Surroundings, trigger: str) -> None:
     """Each key's results come once, and in the order of its records, whenever a process was killed."""

@@ -10,9 +10,8 @@ import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions
 from confluent_kafka.admin import AdminClient
 
-from penstock import Application, Processor, Record, RetryAfter, Topology, key_value_store
+from penstock import Application, Failure, Processor, Record, RetryAfter, Stage, Topology, key_value_store
 from penstock.errors import IncompatibleStateError, LogError
-from penstock.handlers import Failure, Stage
 from penstock.log import Commit
 from penstock.plugins.engine.program.dead_letters import Selection, count_letters, group_of, replay
 from penstock.plugins.engine.program.preparation import prepare

@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 
-from penstock import Processor, ProductionError, Record, TopicPartition, Topology
+from penstock import Processor, ProductionError, Record, TopicPartition, Topology, skip
 from penstock.errors import RecordRefusedError
-from penstock.handlers import skip
 from penstock.log import Commit
 from penstock.plugins.logs.kafka import committers
 from penstock.plugins.logs.kafka.log import KafkaLog

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, Record
-from penstock.context import ProcessorContext
+from penstock import STREAM_TIME, WALL_CLOCK_TIME, Processor, ProcessorContext, Record
 from penstock.plugins.testing.contracts.program_runs import ClockStep
 
 

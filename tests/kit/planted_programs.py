@@ -9,8 +9,7 @@ from collections.abc import Iterable
 from typing import ClassVar
 from uuid import uuid4
 
-from penstock import WALL_CLOCK_TIME, Processor, Record, Topology, key_value_store
-from penstock.context import ProcessorContext
+from penstock import WALL_CLOCK_TIME, Processor, ProcessorContext, Record, Topology, key_value_store
 
 SEEN_BY_MODULE: Counter[str] = Counter()
 MAILS: list[str] = []

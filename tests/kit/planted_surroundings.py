@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, ClassVar
 
-from penstock import Record
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, Record
 
 from .planted_processors import Parts, Seldom
 from .planted_programs import Sum

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, ClassVar
 
-from penstock import Record, visitor
-from penstock.context import ProcessorContext
+from penstock import ProcessorContext, Record, visitor
 
 from .planted_programs import Cached
 

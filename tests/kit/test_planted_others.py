@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from penstock import ConfigError, DeadLetter, Processor, Record, Retry, Setting, Topology
-from penstock.handlers import fail, skip
+from penstock import ConfigError, DeadLetter, Processor, Record, Retry, Setting, Topology, fail, skip
 from penstock.hooks import registry
 from penstock.plugins.testing.contracts.handler import HandlerContract
 from penstock.plugins.testing.contracts.processor import ProcessorContract

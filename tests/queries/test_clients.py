@@ -191,3 +191,16 @@ def test_many_clients_at_once_and_idle_ones(asked: Asked) -> None:
                 found = list(threads.map(lambda key: store.get(key), ["a", "x"] * 200))
                 assert [each and each.value for each in found] == ["1", None] * 200
         wait_until(lambda: me.num_fds() <= before, "all connections are closed")
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:s3cret@127.0.0.1:1", "https://s3cret@[::1]:1/x", "http://127.0.0.1:1/?s3cret", "http://h:1#s3cret",
+     "ftp://s3cret/", "s3cret"],
+)  # fmt: skip
+def test_a_url_that_may_have_a_secret_is_refused_and_not_shown(url: str) -> None:
+    """Errors show the URL of a server, and its user was never sent."""
+    for made in (Client, AsyncClient):
+        with pytest.raises(ConfigError, match="^url: expected http://HOST:PORT") as raised:
+            made(url)
+        assert "s3cret" not in str(raised.value)

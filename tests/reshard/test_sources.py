@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +27,7 @@ from penstock import (
 from penstock.plugins.dsl import StreamsBuilder, within
 from penstock.plugins.engine.program.dead_letters import Selection, replay
 from penstock.plugins.engine.program.letter_targets import ApplicationTargets
-from penstock.plugins.engine.program.stored_id import read_stored
+from penstock.plugins.engine.program.stored_id import read_stored, write_stored
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.state.transfer.reshard import accept, plan_reshard, reshard, undo
 
@@ -387,3 +390,73 @@ def test_a_repartition_topic_with_a_partitioner(tmp_path: Path) -> None:
     produce(log, "new", rows(4, 6))
     run(app("new"), log)
     assert outputs(log) == always(tmp_path, 6)
+
+
+def chosen_by_length(topic: str, record: Record, count: int) -> int:
+    return len(record.key) % count
+
+
+def test_letters_whose_writers_have_a_partitioner_wait_until_it_is_named(tmp_path: Path) -> None:
+    """They went by the hash of their keys, to tasks without the state of these, and counted as replayed."""
+    log = new_log({"in": 4, "new": 7, "newer": 5, "other": 2, "dead": 1, "out": 1})
+
+    def program(keep: Any, topic: str) -> Application:
+        topology = (
+            Topology().add_source("in", topic).add_processor("keep", keep, "in", stores=[key_value_store("kept")])
+        )
+        topology.add_source("other", "other").add_processor("beside", Append, "other", stores=[key_value_store("more")])
+        topology.add_sink("out", "out", "keep")
+        return Application("shop", topology, processing_handler=DeadLetter("dead"), **settings(tmp_path, "topic:"))
+
+    def write(topic: str, values: list[str]) -> None:
+        count = log.topic(topic).partitions
+        for value, key in product(values, KEYS):
+            place: list[Sequence[int] | None] = [[len(key) % count]]
+            log.append(OutputBatch(topic, [key.encode()], [value.encode()], [0], partitions=place))
+
+    write("in", ["1,", "bad,"])
+    run(program(Fails, "in"), log)
+    by_length = {"in": chosen_by_length}
+    resharded(program(Fails, "in"), log, 7, sources={"in": "new"}, partitioners=by_length)
+    write("new", ["2,", "bad,"])
+    run(program(Fails, "new"), log)
+    accept(program(Fails, "new"), log, lease(program(Fails, "new"), log))
+    grow(log, "other", 3)
+    resharded(program(Fails, "new"), log, 3)  # this one is not told again
+    mended = program(Append, "new")
+    done = replay(log, "dead", Selection(), targets=ApplicationTargets(mended, log))
+    assert (sum(each.records for each in done.sent), list(done.held.values())) == (7, [7]), (
+        "those of the new topic went"
+    )
+    ((_, why),) = done.held
+    assert "--partitioner" in why
+    with pytest.raises(ConfigError, match="a partitioner of topic 'out' was given, and no source"):
+        ApplicationTargets(mended, log, {"out": chosen_by_length})
+    targets = ApplicationTargets(mended, log, by_length)
+    done = replay(log, "dead", Selection(), targets=targets)
+    assert (sum(each.records for each in done.sent), done.held) == (7, {})
+    run(mended, log)
+    last = {key: values[-1][0] for key, values in outputs(log).items()}
+    assert last == {key.encode(): b"1,2,bad,bad," for key in KEYS}
+
+
+@pytest.mark.parametrize("goes_back", [False, True])
+def test_a_program_of_before_two_reshardings_does_not_read_its_topic_again(goes_back: bool, tmp_path: Path) -> None:
+    """It read all of it once more, where it had as many partitions as the present one; and its letters waited."""
+    log = new_log({"in": 4, "new": 7, "newer": 4, "out": 1})
+    run(appending(tmp_path), log)
+    resharded(appending(tmp_path), log, 7, sources={"in": "new"})
+    accept(appending(tmp_path), log, lease(appending(tmp_path), log))
+    now = appending(tmp_path, "new")
+    resharded(now, log, 4, sources={"new": "newer"})
+    if goes_back:
+        undo(now, log, lease(now, log))
+    topic = "new" if goes_back else "newer"
+    with pytest.raises(IncompatibleStateError, match=f"reads topic '{topic}' in place of 'in' since"):
+        run(appending(tmp_path), log)
+    assert ApplicationTargets(appending(tmp_path, topic), log).topic_now("in") == topic
+    # Earlier versions noted the replacements of the last resharding alone.
+    stored = replace(read_stored("shop", log), sources={}, left=["in"])
+    write_stored("shop", lease(now, log), stored)
+    with pytest.raises(IncompatibleStateError, match="reads topic another one in place of 'in' since"):
+        run(appending(tmp_path), log)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from penstock import (
     ChangelogError,
+    DeadLetter,
     FencedError,
     IncompatibleStateError,
     Processor,
@@ -24,7 +25,6 @@ from penstock import (
 )
 from penstock.changelog import version_counter
 from penstock.errors import LogError
-from penstock.handlers import DeadLetter
 from penstock.log import Commit, Log
 from penstock.plugins.changelogs.memory import MemoryChangelog
 from penstock.plugins.engine.task.locations import open_log, resolve

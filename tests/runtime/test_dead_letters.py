@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, Processor, Record, Topology, key_value_store
-from penstock.handlers import DeadLetter, Retry
+from penstock import Application, DeadLetter, Processor, Record, Retry, Topology, key_value_store
 from penstock.log import Commit, TaskCommitter
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

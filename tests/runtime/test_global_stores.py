@@ -14,15 +14,17 @@ from penstock import (
     STREAM_TIME,
     WALL_CLOCK_TIME,
     Application,
+    DeadLetter,
     Processor,
     PunctuationType,
     Record,
+    Retry,
     StoreError,
     Topology,
     UnknownTopicError,
     key_value_store,
+    skip,
 )
-from penstock.handlers import DeadLetter, Retry, skip
 from penstock.plugins.engine.task.local_state.global_stores import GlobalStores
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker

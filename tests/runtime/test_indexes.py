@@ -30,8 +30,8 @@ from penstock.plugins.testing import TopologyTestDriver
 from penstock.plugins.testing.contracts.log_tests import read
 from penstock.record import RecordBatch, TopicPartition
 from penstock.store import BytesStore
+from penstock.store.envelope import PLAIN, wrap
 from penstock.store.kept_store import KeptStore
-from penstock.stores.rows.envelope import PLAIN, wrap
 from penstock.stores.rows.time_index import IndexBuild, TimeIndex
 from penstock.support.names import index_name, is_topic_name
 

@@ -9,9 +9,19 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, Processor, ProductionError, Record, Topology, key_value_store
+from penstock import (
+    Application,
+    DeadLetter,
+    Handler,
+    Processor,
+    ProductionError,
+    Record,
+    Retry,
+    Topology,
+    key_value_store,
+    skip,
+)
 from penstock.errors import RecordRefusedError
-from penstock.handlers import DeadLetter, Handler, Retry, skip
 from penstock.plugins.engine.task.process_resources import ProcessResources
 from penstock.plugins.engine.task.task_worker import TaskWorker
 from penstock.plugins.logs.memory import MemoryLog

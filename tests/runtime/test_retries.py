@@ -12,9 +12,19 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import STREAM_TIME, WALL_CLOCK_TIME, Application, Processor, Record, Retry, RetryAfter, Topology, skip
+from penstock import (
+    STREAM_TIME,
+    WALL_CLOCK_TIME,
+    Application,
+    Failure,
+    Processor,
+    Record,
+    Retry,
+    RetryAfter,
+    Topology,
+    skip,
+)
 from penstock.dsl import StreamsBuilder, within
-from penstock.handlers import Failure
 from penstock.log import Log
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.engine.task.loop.task_loop import TaskLoop

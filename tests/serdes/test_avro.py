@@ -18,14 +18,13 @@ from confluent_kafka.schema_registry import Schema, SchemaReference
 from confluent_kafka.schema_registry.avro import AvroSerializer
 from hypothesis import strategies as st
 
-from penstock import Application, Processor, Record, Topology, key_value_store
+from penstock import Application, Processor, Record, Topology, key_value_store, skip
 from penstock.errors import (
     ConfigError,
     IncompatibleStateError,
     SerdeError,
     SerdeUnavailableError,
 )
-from penstock.handlers import skip
 from penstock.plugins.engine.program.preparation import prepare
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.plugins.serdes.registry import client as registry_client

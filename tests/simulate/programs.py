@@ -430,6 +430,27 @@ def joined() -> StreamsBuilder:
     return builder
 
 
+def connected() -> StreamsBuilder:
+    """Answer records with their number, and with the last price; a timer of the stream time forgets that."""
+    builder = StreamsBuilder()
+    numbered = builder.stream("in").stateful_map(lambda number, value: (number + 1, number), int, "numbers")
+
+    def answer(record: Record, context: Any) -> None:
+        context.forward(record.with_value(record.value * 100 + (context.get_store("kept").get(record.key) or 0)))
+
+    def keep(record: Record, context: Any) -> None:
+        context.get_store("kept").put(record.key, record.value)
+        context.timer(record.key, record.timestamp + 700, STREAM_TIME)
+
+    def forget(key: Any, at: int, context: Any) -> None:
+        context.get_store("kept").delete(key)
+
+    stores = [key_value_store("kept")]
+    both = numbered.connect(builder.stream("prices")).process(answer, keep, on_timer=forget, stores=stores, name="both")
+    both.to("out")
+    return builder
+
+
 def suppressed() -> StreamsBuilder:
     """Answer a count once an update of any key is a second later."""
     builder = StreamsBuilder()
@@ -610,6 +631,7 @@ CONTRACTS = {
     "sessions": contract(program=session_windows, compared="latest"),
     "regrouped": contract(program=regrouped, compared="latest"),
     "joined": contract(program=joined, records=two_topics),
+    "connected": contract(program=connected, records=two_topics),
     "suppressed": contract(program=suppressed, options={"statestore_cache_max_bytes": 0}),
     "groups in another order": contract(program=counts_of_groups(of(Group))),
     "regrouped by groups in another order": contract(program=regrouped_by_groups, compared="latest"),

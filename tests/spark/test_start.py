@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from pyspark.cloudpickle import dumps
 
-from penstock.plugins.spark import ahead
+from penstock.plugins.spark import sessions
 from penstock.plugins.spark.source import PenstockDataSource, sent_by_value
 
 READS = """
@@ -42,7 +42,7 @@ def test_a_source_is_made_and_read_without_penstock_and_pandas() -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", ahead._CLASSES)
+@pytest.mark.parametrize("name", sessions._CLASSES)
 def test_this_spark_has_the_classes_that_are_loaded_ahead(spark: Any, name: str) -> None:
     assert spark._jvm.java.lang.Class.forName(name).getName() == name
 

@@ -586,6 +586,24 @@ def test_a_call_that_is_made_again_is_made_in_its_batch(tmp_path: Path) -> None:
     operator.close()
 
 
+def test_a_batch_ends_with_the_results_of_calls_behind_a_record_cache_or_a_batch(tmp_path: Path) -> None:
+    """The commit let them go, and then nobody waited for the calls."""
+
+    async def upper(value: str) -> str:
+        return value.upper()
+
+    builder = StreamsBuilder()
+    function: Any = upper
+    stream: Any = builder.stream("in")
+    for name in ("one", "other"):
+        batched = stream.to_table(f"of-{name}").to_stream().map_values_batch(lambda values: [f"{v}b" for v in values])
+        stream = batched.map_values_async(function, name=name)
+    stream.to("out")
+    operator = Operator(tmp_path, builder.build(), source_order=SourceOrder(("in",)))
+    assert operator.batch([("a", "x", 1), ("a", "y", 2)]) == [("a", "YBB", 2)]
+    operator.close()
+
+
 def test_a_commit_of_another_release_is_refused() -> None:
     version, commit = StreamCommit("attempt", "000000000000-aa").to_state()
     with pytest.raises(IncompatibleStateError, match="another release.*new checkpoint"):

@@ -17,7 +17,7 @@ from penstock import (
     versioned_store,
     window_store,
 )
-from penstock.store.kinds.lru_map import lru_map
+from penstock.store.kinds.key_value import lru_map
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from penstock.errors import StoreError
 from penstock.record import Headers
-from penstock.stores.rows.envelope import (
+from penstock.store.envelope import (
     PLAIN,
     Envelope,
     Expiry,

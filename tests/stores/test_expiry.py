@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.record import Windowed
 from penstock.store import Changes
 from penstock.store.kinds.session import session_store
 from penstock.store.kinds.window import window_store
-from penstock.store.kinds.windowed import Windowed
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
 from penstock.stores.rows import retention

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
 from penstock import SerdeError, StoreError, lru_map
+from penstock.store.envelope import unwrap
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.memory import MemoryBackend
-from penstock.stores.rows.envelope import unwrap
 
 from .context import TestContext
 from .stored import Stored, check

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from penstock.errors import ConfigError, SerdeError, StoreError
+from penstock.record import Windowed
 from penstock.store import ValueTimestampHeaders
 from penstock.store.kinds.session import session_store
-from penstock.store.kinds.windowed import Windowed
 from penstock.stores.commit_buffer import CommitBuffer
 from penstock.stores.kinds import plain
 from penstock.stores.kinds import session as session_module

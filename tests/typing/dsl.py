@@ -8,6 +8,7 @@ from typing import Any, assert_type
 from penstock import FloatSerde, IntSerde, Serde, StrSerde, Windowed, versioned_store
 from penstock.dsl import (
     CogroupedKStream,
+    ConnectedKStreams,
     GlobalKTable,
     KGroupedStream,
     KStream,
@@ -57,6 +58,14 @@ def of_key_and_click(key: str, click: Click) -> int:
     return len(key) + click.ms
 
 
+def of_click_ms(click: Click) -> int:
+    return click.ms
+
+
+def longest(ms: int, click: Click) -> tuple[int, str]:
+    return max(ms, click.ms), click.page
+
+
 def longer(ms: int, click: Click) -> int:
     return max(ms, click.ms)
 
@@ -90,6 +99,12 @@ def stateless(clicks: KStream[str, Click]) -> None:
     assert_type(clicks.map(lambda click: (click.page, click.ms)), KStream[str, int])
     assert_type(clicks.flat_map(lambda key, click: [(click.ms, key)], with_key=True), KStream[int, str])
     assert_type(clicks.peek(print), KStream[str, Click])
+    assert_type(clicks.with_timestamp(lambda click: click.ms), KStream[str, Click])
+    assert_type(clicks.with_timestamp(lambda record: record.timestamp + 1, with_record=True), KStream[str, Click])
+    assert_type(clicks.with_headers(lambda click: {"page": click.page.encode()}), KStream[str, Click])
+    assert_type(clicks.with_headers(lambda key, click: [(key, None)], with_key=True), KStream[str, Click])
+    assert_type(clicks.stateful_map(longest, int, "longest", ttl="1d"), KStream[str, str])
+    assert_type(clicks.connect(clicks.map_values(of_click)), ConnectedKStreams[str, Click, str])
     assert_type(clicks.merge(clicks.filter(of_click)), KStream[str, Click])
     assert_type(clicks.branch({"slow": lambda click: click.ms > 5}, default="rest")["rest"], KStream[str, Click])
     assert_type(clicks.split().branch(lambda click: click.ms > 5).default(), dict[str, KStream[str, Click]])
@@ -107,6 +122,12 @@ def stateless(clicks: KStream[str, Click]) -> None:
     clicks.map_values(of_click, with_key=len("") > 0)  # type: ignore[call-overload]
     clicks.merge(clicks.map_values(of_click))  # type: ignore[arg-type]
     clicks.to(5)  # type: ignore[arg-type]
+    clicks.with_timestamp(of_click)  # type: ignore[arg-type]
+    clicks.with_headers(len)  # type: ignore[arg-type]
+    clicks.stateful_map(longest, str)  # type: ignore[misc]
+    clicks.stateful_map(of_click, int)  # type: ignore[misc,arg-type]
+    clicks.stateful_map(longest, int, cached=False)  # type: ignore[call-overload]
+    clicks.connect(clicks.select_key(of_click_ms))  # type: ignore[arg-type]
 
 
 def aggregations(clicks: KStream[str, Click]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from penstock import IntSerde, list_store, lru_map, session_store, versioned_store, window_store
-from penstock.handlers import DeadLetter, skip
+from penstock import DeadLetter, IntSerde, list_store, lru_map, session_store, skip, versioned_store, window_store
 from penstock.program.extractors import wall_clock_timestamp
 from penstock.store import StoreBuilder
 

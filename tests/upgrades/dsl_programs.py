@@ -22,9 +22,16 @@ from penstock.plugins.dsl import (
     KTable,
     StreamsBuilder,
     TimeWindows,
+    collect_set,
+    count_distinct,
+    histogram,
     hopping,
+    latest,
+    max_by,
+    min_by,
     sessions,
     sliding,
+    top,
     tumbling,
     unlimited,
     within,
@@ -275,6 +282,57 @@ def _processed_values(builder: StreamsBuilder, left: Any, right: Any, chosen: Ch
     return left.process_values(Same, stores=[key_value_store("ticks")], name=chosen.name())
 
 
+def _mapped(builder: StreamsBuilder, left: Any, right: Any, chosen: Chosen) -> Any:
+    def after(state: str, value: str | None) -> tuple[str | None, str]:
+        """A seven begins anew."""
+        made = f"{state}{value}"
+        return (None if made.endswith("7") else made), f"{value} after {state}"
+
+    return left.stateful_map(after, str, "kept", value_serde="str", name=chosen.name())
+
+
+def _value(text: str | None) -> str:
+    return text or "none"
+
+
+def _ready(of_table: bool) -> Verb:
+    def write(builder: StreamsBuilder, left: Any, right: Any, chosen: Chosen) -> Any:
+        columns: dict[str, Any] = {
+            "histogram": histogram(_value), "distinct": count_distinct(_value), "set": collect_set(_value),
+        }  # fmt: skip
+        if of_table:
+            grouped = _tables(builder)[0].group_by(lambda value: value[-1], name="by-last")
+            return grouped.agg("kept", name=chosen.name(), value_serde="msgpack", **columns)
+        columns |= {"top": top(2), "latest": latest(2), "max": max_by(by=_value), "min": min_by(_value, _value)}
+        return left.group_by_key().agg("kept", name=chosen.name(), value_serde="msgpack", **columns)
+
+    return write
+
+
+TIMER_AT = 30_000
+
+
+def _remembered(record: Record, context: Any) -> None:
+    """Add to the text of the key; early records set a timer."""
+    kept = context.get_store("kept")
+    kept.put(record.key, f"{kept.get(record.key) or ''}{record.value}")
+    if record.timestamp < 20_000:
+        context.timer(record.key, TIMER_AT, STREAM_TIME)
+
+
+def _told(record: Record, context: Any) -> None:
+    context.forward(record.with_value(f"{record.value} of {context.get_store('kept').get(record.key)}"))
+
+
+def _reminded(key: str, at: int, context: Any) -> None:
+    context.forward(Record(key, f"timer {context.get_store('kept').get(key) is not None}", at))
+
+
+def _connected(builder: StreamsBuilder, left: Any, right: Any, chosen: Chosen) -> Any:
+    kept = [key_value_store("kept", value_serde="str")]
+    return left.connect(right).process(_remembered, _told, on_timer=_reminded, stores=kept, name="match")
+
+
 ON_CLOSE, IDLE = {"emit": "on_close"}, {"emit": "on_close", "idle": "20s"}
 FIVE = tumbling("5s", grace="1s")
 PROGRAMS: Mapping[str, Verb] = {
@@ -323,7 +381,13 @@ PROGRAMS: Mapping[str, Verb] = {
     "to_table": _to_table,
     "process": _processed,
     "process_values": _processed_values,
+    "stateful_map": _mapped,
+    "connect": _connected,
+    "agg": _ready(False),
+    "agg of a table": _ready(True),
 }
+YOUNGER = frozenset({"stateful_map", "connect", "agg", "agg of a table"})
+"""Programs that the archive of `saved` does not have."""
 
 
 def program(verb: str, chosen: Chosen = PLAIN) -> StreamsBuilder:

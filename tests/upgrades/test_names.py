@@ -30,6 +30,8 @@ WITHOUT_STATE = {
         "Printer",
         "SelectKey",
         "TablePrinter",
+        "WithHeaders",
+        "WithTimestamp",
     )
 }
 WITH_RECORDS_IN_FLIGHT = {"Lookup"}

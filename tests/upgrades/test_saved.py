@@ -18,10 +18,9 @@ from penstock.plugins.testing.kafka_broker import KafkaBroker
 from tests.serdes.test_kafka_bytes import WRITTEN
 
 from .base import comparable
-from .dsl_programs import PROGRAMS as VERBS
 from .dsl_programs import Days
 from .kafka_dump import replay
-from .saved import NAMES, SERDES, Saved, Verbs, application, unpack
+from .saved import NAMES, SERDES, VERBS, Saved, Verbs, application, unpack
 
 KINDS = {"local": Saved, "verbs": Verbs}
 

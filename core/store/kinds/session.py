@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from ...clock import Duration
+from ...record import Windowed
 from ...serde import Serde
 from ...support.topic_config import TopicConfig
-from ..specs import StoreSpec, checked_name, positive_ms
+from ..specs import StoreSpec, bucket_ms, checked_name, positive_ms
 from ..state_store import Entries, StateStore, StoreTraits
-from .windowed import Windowed, bucket_ms
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -8,11 +8,11 @@ from typing import Any, Generic, TypeVar, overload
 
 from ...clock import Duration
 from ...errors import ConfigError
+from ...record import Windowed
 from ...serde import Serde
 from ...support.topic_config import TopicConfig
-from ..specs import StoreSpec, checked_name, positive_ms
+from ..specs import StoreSpec, bucket_ms, checked_name, positive_ms
 from ..state_store import Entries, StateStore, StoreTraits, ValueAndTimestamp, ValueTimestampHeaders
-from .windowed import Windowed, bucket_ms
 
 _MAX_TIME = 2**63 - 1
 K = TypeVar("K")

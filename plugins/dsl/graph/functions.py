@@ -108,12 +108,12 @@ def _hint(signature: inspect.Signature, arguments: tuple[str, ...]) -> str:
     return ""
 
 
-def check_initializer(verb: str, initializer: Any) -> None:
-    """Refuse a first aggregate in place of the function that makes it. Raises TopologyError."""
+def check_initializer(verb: str, initializer: Any, *, what: str = "aggregate") -> None:
+    """Refuse a first aggregate, or state, in place of the function that makes it. Raises TopologyError."""
     if not callable(initializer):
         made = type(initializer).__name__ if initializer in ([], {}, set()) else f"lambda: {initializer!r}"
         raise TopologyError(
-            f"{verb}: its initializer is a function without arguments that makes the first aggregate of each key, "
+            f"{verb}: its initializer is a function without arguments that makes the first {what} of each key, "
             f"found {initializer!r}; write {made}"
         )
     check_function(verb, initializer, what="initializer")

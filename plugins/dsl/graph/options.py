@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, Required, TypedDict
 
-from penstock import Duration, Handler, Partitioner, PunctuationType, StoreSpec, WindowStoreSpec
-from penstock.context import CallOrder
+from penstock import CallOrder, Duration, Handler, Partitioner, PunctuationType, StoreSpec, WindowStoreSpec
 from penstock.program.serdes import SerdeLike
 from penstock.support.topic_config import TopicConfig
 
@@ -49,6 +48,13 @@ class TableOptions(KeepingOptions, total=False):
 
 class StoreOptions(TableOptions, SerdeOptions):
     """The store of a verb, and its serdes."""
+
+
+class StateOptions(SerdeOptions, KeepingOptions, total=False):
+    """The store of a state for each key. `ttl`, `ttl_clock`: see `key_value_store`."""
+
+    ttl: Duration | None
+    ttl_clock: PunctuationType
 
 
 class WindowOptions(SerdeOptions, KeepingOptions, total=False):
@@ -106,6 +112,13 @@ class WithKey(TypedDict, total=False):
     name: str | None
 
 
+class OfRecord(TypedDict, total=False):
+    """For functions of the whole record. `name` is the node's."""
+
+    with_record: Required[Literal[True]]
+    name: str | None
+
+
 class WithBothKeys(TypedDict, total=False):
     """For a joiner of the record's key, the key of the row, and both values. `name` is the node's."""
 
@@ -152,6 +165,14 @@ class StoreWithoutKey(StoreOptions, WithoutKey):
 
 
 class StoreWithKey(StoreOptions, WithKey):
+    """Functions that get the key first, and a store."""
+
+
+class StateWithoutKey(StateOptions, WithoutKey):
+    """Functions of states and values, and a store."""
+
+
+class StateWithKey(StateOptions, WithKey):
     """Functions that get the key first, and a store."""
 
 

@@ -104,7 +104,7 @@ class IdleClock:
 
 
 NEVER = 2**63 - 1
-_NEXT, _SENT = "next_end", "closed_to"
+_NEXT, _SENT, _OPEN_SENT = "next_end", "closed_to", "open_sent"
 _FEW = 64
 
 Note = tuple[int, Any, Any]
@@ -116,25 +116,37 @@ class OpenWindows:
 
     A session that grows keeps its note, whose end may be earlier then. The notes are in memory alone: `scan` reads them
     from the store, from the time up to which windows were sent, once one may be due. With `on_close` new, open windows
-    are emitted when they close; with it gone, `has_unsent` says whether nothing was sent of open ones.
+    are emitted when they close; with it gone, `has_unsent` says whether nothing was sent of open ones. `has_sent`: with
+    it new, and `takes_back`, updates of open windows were sent, which the operator takes back first.
     """
 
     def __init__(
-        self, context: ProcessorContext, time: WindowTime, scan: Callable[[int], Iterable[Note]], *, on_close: bool
+        self,
+        context: ProcessorContext,
+        time: WindowTime,
+        scan: Callable[[int], Iterable[Note]],
+        *,
+        on_close: bool,
+        takes_back: bool,
     ) -> None:
-        self._values = context.saved_numbers
+        values = self._values = context.saved_numbers
         self._scan = scan
         self._notes: dict[Any, tuple[int, Any]] = {}
         self._order: list[tuple[int, Any]] = []
         """A heap of the end and the name of each note, and of some that are gone."""
         self._is_complete = False
-        if on_close and _NEXT not in self._values and time.now >= 0:
+        if on_close and _NEXT not in values and time.now >= 0:
             # Updates were sent of all that has closed so far.
-            self._values[_SENT], self._values[_NEXT] = time.closed, -1
-        self.next_end = self._values.get(_NEXT, NEVER)
+            values[_SENT], values[_NEXT] = time.closed, -1
+            if takes_back:
+                values[_OPEN_SENT] = 1
+        elif not on_close and values.pop(_OPEN_SENT, 0):
+            values.pop(_NEXT, None)  # no record came meanwhile: all are as they were sent
+        self.has_sent = bool(values.get(_OPEN_SENT, 0))
+        self.next_end = values.get(_NEXT, NEVER)
         self.has_unsent = not on_close and self.next_end != NEVER
         if not on_close and not self.has_unsent:
-            self._values.pop(_NEXT, None)
+            values.pop(_NEXT, None)
 
     def add(self, end: int, which: Any, key: Any = None) -> None:
         """Add a window that was put into the store. One that has a note keeps it."""
@@ -180,6 +192,16 @@ class OpenWindows:
         del self._values[_NEXT]
         self.has_unsent = False
         return [(end, which, self._notes[which][1]) for end, which in sorted(self._order)]
+
+    def sent(self) -> list[Note]:
+        """Return all windows of which updates were sent while they were open, in order; they stay noted."""
+        self._read()
+        self.next_end = self._values[_NEXT] = self._order[0][0] if self._order else NEVER
+        return [(end, which, self._notes[which][1]) for end, which in sorted(self._order)]
+
+    def forget_sent(self) -> None:
+        """Record that the updates of open windows were taken back."""
+        self.has_sent, self._values[_OPEN_SENT] = False, 0
 
     def _read(self) -> None:
         self._notes.clear()

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from penstock import ProcessorContext, Record, Serde, StoreBuilder, TopologyError
-from penstock.context import InFlightOptions
+from penstock import InFlightOptions, ProcessorContext, Record, Serde, StoreBuilder, TopologyError
 from penstock.operator import Run
 from penstock.program.in_flight import is_coroutine_function, key_bytes_of, pending_store
 from penstock.program.serdes import resolve_serde

@@ -27,6 +27,11 @@ class RowsBefore:
         self._is_on = False
         self._forwardings: list[Forwarding] = []
 
+    @property
+    def is_on(self) -> bool:
+        """Whether getters read the rows before."""
+        return self._is_on
+
     def read(self, get: Get, key: Any, found: ValueAndTimestamp | None) -> ValueAndTimestamp | None:
         """Return what `get`, opened with this, had for a key, with any timestamp; `found` is what it has now."""
         if all(each.before is None for each in self._forwardings):
@@ -247,7 +252,8 @@ class WindowGetter(ValueGetter):
         else:
             fetch = store.fetch
             read = (lambda windowed: fetch(windowed[0], windowed[1])) if cache is None else cache.sent
-        return read if before is None else before.of_store(store, read)
+        read = read if before is None else before.of_store(store, read)
+        return _of_windows_sent(store, read, before) if sent else read
 
 
 @dataclass(eq=False)
@@ -259,13 +265,23 @@ class ClosedWindowGetter(WindowGetter):
 
     def open(self, context: ProcessorContext, *, sent: bool = False, before: RowsBefore | None = None) -> Get:
         # A window that has closed does not change: what waits in a record cache was sent as well.
-        read, forwarding = super().open(context, before=before), forwarding_of(context.get_store(self.store))
+        read, store = super().open(context, before=before), context.get_store(self.store)
+        forwarding_of(store)
+        return _of_windows_sent(store, read, before)
 
-        def closed(windowed: Any) -> ValueAndTimestamp | None:
-            is_sent = forwarding.is_sent
-            return read(windowed) if is_sent is None or is_sent(windowed) else None
 
-        return closed
+def _of_windows_sent(store: StateStore, read: Get, before: RowsBefore | None) -> Get:
+    """Return `read` of a store of windows, which finds those alone that were sent: see `Forwarding.is_sent`."""
+
+    def read_sent(windowed: Any) -> ValueAndTimestamp | None:
+        if (forwarding := store.forwarding) is None or (is_sent := forwarding.is_sent) is None:
+            return read(windowed)
+        update = forwarding.before if before is not None and before.is_on else None
+        if update is not None and is_same_key(update[0], windowed):
+            return read(windowed)  # as it was sent before
+        return read(windowed) if is_sent(windowed) else None
+
+    return read_sent
 
 
 def _session(find: Callable[[Any], Any]) -> Get:

@@ -17,6 +17,7 @@ from penstock import (
     Headers,
     Log,
     OutputBatch,
+    Record,
     RecordBatch,
     RecordRefusedError,
     TaskCommitter,
@@ -26,7 +27,7 @@ from penstock import (
 from penstock.plugins.engine.task.locations import read_up_to
 from penstock.task.dead_letter import FailureNote, split_headers
 
-from .letter_targets import BY_HEADERS, Targets
+from .letter_targets import BY_HEADERS, NoPartitionError, Targets
 
 _STATE_BYTES = 1_900
 _VERSION = "replay"
@@ -316,10 +317,10 @@ def replay(
 class _ReplayProgress:
     """The part of a partition that was read. `memory` is the data of the next commit; `left`: letters up to the limit.
 
-    `waiting` has the kinds of letters that are held, and `refused` those of them that the log refused: other letters of
-    such a kind are sent. `stretch` has the offsets of the last letters in a row that do not wait. `record` is the
-    source record that was sent last, as `_source_record` returns it. With a `record_kind`, an earlier replay has sent
-    it for letters of this kind, and others wait.
+    `waiting` has the kinds of letters that are held, and `alone` those of them whose letters wait one by one, such as
+    those that the log refused: other letters of such a kind are sent. `stretch` has the offsets of the last letters in
+    a row that do not wait. `record` is the source record that was sent last, as `_source_record` returns it. With a
+    `record_kind`, an earlier replay has sent it for letters of this kind, and others wait.
     """
 
     memory: Replayed
@@ -327,7 +328,7 @@ class _ReplayProgress:
     sent: dict[str, Sent] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     waiting: set[str] = field(default_factory=set)
-    refused: set[str] = field(default_factory=set)
+    alone: set[str] = field(default_factory=set)
     first_held: int | None = None
     stretch: tuple[int, int] | None = None
     record: tuple[object, ...] | None = None
@@ -434,8 +435,8 @@ class _PartitionReplay:
         memory.note_kinds(now.done - now.waiting, position)
 
     def _note_stretch(self) -> None:
-        # A position says which letters of a kind were replayed, unless the log has refused some of them.
-        if self.now.stretch is not None and (self.selection.by_place or self.now.refused):
+        # A position says which letters of a kind were replayed, unless some of them wait alone.
+        if self.now.stretch is not None and (self.selection.by_place or self.now.alone):
             self.now.memory.note_stretch(*self.now.stretch)
 
     def _take(self, letter: Letter, outputs: dict[str, OutputBatch]) -> bool:
@@ -450,11 +451,18 @@ class _PartitionReplay:
             return True
         to = self.to or self.targets.topic_now(letter.source)
         refusal = self._refusal(letter, to)
-        if (why := str(refusal) if refusal else self._why_not(to)) is not None:
-            if refusal and letter.kind not in now.waiting and not self.selection.by_place:
+        why, chosen = str(refusal) if refusal else self._why_not(to), None
+        is_alone = refusal is not None
+        if why is None:
+            try:
+                chosen = self._chosen(letter, to)
+            except NoPartitionError as error:
+                why, is_alone = str(error), True
+        if why is not None:
+            if is_alone and letter.kind not in now.waiting and not self.selection.by_place:
                 now.memory.note_kinds({letter.kind}, letter.offset)
-            if refusal:
-                now.refused.add(letter.kind)
+            if is_alone:
+                now.alone.add(letter.kind)
             now.waiting.add(letter.kind)
             now.held[to, why] += 1
             if now.first_held is None:
@@ -466,13 +474,6 @@ class _PartitionReplay:
                 now.sent[to] = replace(now.sent[to], last=letter.offset)
             return True
         now.record, now.record_kind = _source_record(letter), None
-        number = letter.note.partition
-        chosen: Sequence[int] | None = None
-        stays = self.to is None and not self.targets.is_moved(letter.note)
-        if stays and number is not None and number < self._counts[to]:
-            chosen = (number,)
-        elif letter.key is not None:
-            chosen = self.targets.choose(to, letter.key, self._counts[to], letter.headers)
         output = outputs.setdefault(to, OutputBatch(to, [], [], [], [], []))
         output.keys.append(letter.key)
         output.values.append(letter.value)
@@ -485,6 +486,15 @@ class _PartitionReplay:
         if now.left is not None:
             now.left -= 1
         return True
+
+    def _chosen(self, letter: Letter, to: str) -> Sequence[int] | None:
+        """Return the partitions of a letter in topic `to`; None: any may have it. Raises NoPartitionError."""
+        number = letter.note.partition if letter.note is not None else None
+        stays = self.to is None and letter.note is not None and not self.targets.is_moved(letter.note)
+        if stays and number is not None and number < self._counts[to]:
+            return (number,)
+        record = Record(letter.key, letter.value, letter.timestamp, letter.headers)
+        return self.targets.choose(to, record, self._counts[to])
 
     def _was_sent_last(self, letter: Letter) -> bool:
         """Return whether a letter has the same source record as the letter sent last: several outputs of it failed."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import asdict, dataclass, field
 
@@ -15,9 +15,9 @@ class StoredAs:
     """Where an application is since its last resharding.
 
     `id`: its commits, internal topics and state have this id. `before`: the id of the previous layout, "" once it was
-    given up. `sources`: replaced source topics, with their replacements; `left`: source topics replaced earlier.
-    `starts`: the positions with which the tasks began, by topic and partition. `unused`: the id of a layout that was
-    given up, while not all of it is deleted.
+    given up. `sources`: each replaced source topic, with the one that is read in its place now; `left`: those of them
+    that earlier reshardings replaced. `starts`: the positions with which the tasks began, by topic and partition.
+    `unused`: the id of a layout that was given up, while not all of it is deleted.
     """
 
     id: str
@@ -26,6 +26,15 @@ class StoredAs:
     left: Sequence[str] = ()
     starts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     unused: str = ""
+
+    def replaced(self, sources: Mapping[str, str]) -> Mapping[str, str]:
+        """Return the `sources` after another resharding, which replaces these."""
+        return {**{old: sources.get(new, new) for old, new in self.sources.items()}, **sources}
+
+    def replaced_before(self) -> Mapping[str, str]:
+        """Return the `sources` before the last resharding."""
+        last = {new: old for old, new in self.sources.items() if old not in self.left}
+        return {old: last.get(new, new) for old, new in self.sources.items() if old in self.left}
 
 
 def read_stored(application_id: str, log: Log) -> StoredAs:
@@ -48,9 +57,17 @@ def read_grown(stored: StoredAs, log: Log) -> Mapping[str, Mapping[str, int]]:
     return ends
 
 
-def write_grown(layout_id: str, lease: Lease, grown: Mapping[str, Mapping[str, int]]) -> None:
-    """Write what `read_grown` returns for a layout. Raises as `Note.write`."""
-    notes.GROWN.write(layout_id, lease, {"ends": grown})
+def read_partitioned(stored: StoredAs, log: Log) -> frozenset[str]:
+    """Return the source topics whose writers have a partitioner of their own, as the resharding of each was told."""
+    return frozenset(notes.GROWN.read(stored.id, log).get("partitioned", ()))
+
+
+def write_grown(
+    layout_id: str, lease: Lease, grown: Mapping[str, Mapping[str, int]], partitioned: Collection[str]
+) -> None:
+    """Write what `read_grown` and `read_partitioned` return for a layout. Raises as `Note.write`."""
+    more = {"partitioned": sorted(partitioned)} if partitioned else {}
+    notes.GROWN.write(layout_id, lease, {"ends": grown, **more})
 
 
 def stored_application(application: Application, log: Log) -> Application:
@@ -78,10 +95,12 @@ def renamed(application: Application, application_id: str) -> Application:
 
 def check_sources(application: Application, log: Log) -> None:
     """Raise IncompatibleStateError for a program that reads a topic which was replaced when it was resharded."""
-    sources = read_stored(application.id, log).sources
-    for old, new in sources.items():
+    stored = read_stored(application.id, log)
+    for old in (*stored.sources, *stored.left):
         if old in application.program.topics():
+            # Earlier versions of penstock noted the replacements of the last resharding alone.
+            new = repr(stored.sources[old]) if old in stored.sources else "another one"
             raise IncompatibleStateError(
-                f"application {application.id!r} was resharded, and reads topic {new!r} in place of {old!r} since: "
-                f"let its program read {new!r}"
+                f"application {application.id!r} was resharded, and reads topic {new} in place of {old!r} since: "
+                f"let its program read {new}"
             )

@@ -8,15 +8,17 @@ import threading
 import warnings
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, ClassVar
 
-from penstock import Application, Clock, ConfigError, Log, RuntimeUnavailableError
+from penstock import Application, Clock, ConfigError, Log, Record, RuntimeUnavailableError
+from penstock.plugins.engine.program import topic_records
 from penstock.plugins.engine.program.pausing import pause, resume
 from penstock.plugins.engine.program.stored_id import stored_application
+from penstock.plugins.engine.program.topic_records import Row
 from penstock.plugins.engine.task.locations import open_log
 
 from .companion import companions
@@ -354,6 +356,14 @@ class Engine(ABC):
             return self.run(application, order, **options)
 
         return StartedRun(application, work, lifecycle)
+
+    def produce(self, application: Application, topic: str, rows: Iterable[Row], **options: Any) -> int:
+        """Append rows to a topic as `Application.produce` does."""
+        return topic_records.produce(application, topic, rows, **options)
+
+    def read(self, application: Application, topic: str, **options: Any) -> list[Record]:
+        """Return the records of a topic as `Application.read` does."""
+        return topic_records.read(application, topic, **options)
 
     def check_options(self, application: Application, options: Collection[str]) -> None:
         """Raise ConfigError for options that are not the engine's."""

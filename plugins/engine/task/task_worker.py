@@ -114,13 +114,17 @@ class TaskWorker(LoggedTask):
         if not is_paused:
             task.plan(ends, wall_clock_ms, front)
             self._process_all(task, state, committer, commits, since + seconds)
-            while self._await_results(task, commits, inf if front is not None and front.is_last else _RESULT_SECONDS):
+            is_last = front is not None and front.is_last
+            while self._await_results(task, commits, inf if is_last else _RESULT_SECONDS):
                 self._process_all(task, state, committer, commits, since + seconds)
             next_tick = task.next_wall_clock_call()
             if commits.has_sent and next_tick is not None and next_tick <= task.wall_clock:
                 # Commit first: the punctuator may outlast the transaction.
                 commits.make(task)
             self._punctuate(task, state, commits, visit_seconds)
+            # Punctuators and visits may have made calls, too.
+            while self._await_results(task, commits, inf if is_last else 0.0):
+                self._process_all(task, state, committer, commits, since + seconds)
         commits.make(task)
         while task.commit_requested:
             commits.make(task)  # an external sink writes what the commit before has decided
@@ -141,18 +145,26 @@ class TaskWorker(LoggedTask):
     def _await_results(self, task: Task, commits: TaskCommits, seconds: float) -> bool:
         """Wait for calls that are under way, or are to be made again, for about so long.
 
-        What has no result after that stays in flight, as state. Return whether records wait that there is room for now.
+        Batches and record caches hand on what they hold first, and once more when all calls have a result: there may be
+        calls behind them. What has no result after that stays in flight, as state. Return whether records wait that
+        there is room for now.
         """
         in_flight, phases, world = task.in_flight, self._phases, self._resources.world
         began = since = phases.now()
         interval = self._commit_interval / 1000
         commit_at = began + interval
         was_full = in_flight.is_full
+        while task.hand_to_calls() and world.calls.are_held:
+            pass
         while not world.calls.are_held:
             calls, left, due = in_flight.under_way(), began + seconds - since, in_flight.next_retry()
             again = (due - task.wall_clock) / 1000 + began - since
-            if left <= 0 or (not calls and (due == NEVER or again > left)):
+            if left <= 0:
                 break
+            if not calls and (due == NEVER or again > left):
+                if not task.hand_to_calls(round((since - began) * 1000)) and not in_flight.calls_under_way:
+                    break
+                continue
             if calls:
                 world.wait(calls, _LOOK_SECONDS)
             elif again > 0:

@@ -9,8 +9,7 @@ from math import inf
 from typing import Any
 from zlib import crc32
 
-from penstock import Log
-from penstock.log import ENGINE_STATE_BYTES
+from penstock import ENGINE_STATE_BYTES, Log
 
 EVERY_SECONDS = 2.0
 """How often the topics of open tasks are looked at; on Kafka each look is a request for all tasks of a process."""

@@ -9,8 +9,7 @@ from math import ceil
 from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka import TopicPartition as KafkaPartition
 
-from penstock import LogError, RecordBatch, TopicPartition
-from penstock.log.follower import Follower
+from penstock import Follower, LogError, RecordBatch, TopicPartition
 
 from .clients import Clients
 from .columns import Reader, ReaderEvent, Taken, cut

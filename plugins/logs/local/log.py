@@ -9,6 +9,7 @@ from typing import Any
 from penstock import (
     Clock,
     Commit,
+    Follower,
     Lease,
     Log,
     LogError,
@@ -19,7 +20,6 @@ from penstock import (
     TopicInfo,
     TopicPartition,
 )
-from penstock.log.follower import Follower
 
 from ..following import FetchFollower
 from ..messages import out_of_range

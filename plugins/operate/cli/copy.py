@@ -124,7 +124,7 @@ class _Listener:
     def __init__(self, meter: ProgressMeter, *, quiet: bool) -> None:
         self._meter, self._quiet = meter, quiet
         self._reason = ""
-        self._waits_since = self._noted = 0.0
+        self._noted = 0.0
 
     def __call__(self, summary: CopySummary, reason: str) -> None:
         self._meter.update(summary.rows)

@@ -15,7 +15,15 @@ from penstock.settings.dead_letters import dead_letter_topics, handlers_of
 from penstock.support.printable import on_one_line
 
 from .command import Group, options
-from .options import application_options, find_application, find_settings, log_options, named_application, open_log
+from .options import (
+    application_options,
+    find_application,
+    find_settings,
+    load_partitioners,
+    log_options,
+    named_application,
+    open_log,
+)
 from .output import count, note, print_json, print_rows, print_table, print_text
 from .reset import parse_time
 from .topics import topic_info
@@ -149,13 +157,28 @@ def show(topic: str, as_json: bool, limit: int | None, **given: Any) -> None:
     metavar="NAME",
     help="Send them to this topic, by key; with --app, as the application's sink. [default: where each was read]",
 )
+@click.option(
+    "--partitioner",
+    "partitioners",
+    multiple=True,
+    metavar="TOPIC=MODULE:ATTR",
+    help="With --app: the function by which the writers of a source topic choose the partition, as for the resharding. "
+    "Repeatable.",
+)
 @_selection_options
 @click.option("--all", "again", is_flag=True, help="Also letters that were replayed before.")
 @click.option("--dry-run", "-n", is_flag=True, help="Show what would be sent, and send nothing.")
 @click.option("--json", "as_json", is_flag=True, help="What was sent, as a JSON object.")
 @log_options
 def replay(
-    topic: str, to: str | None, again: bool, dry_run: bool, as_json: bool, limit: int | None, **given: Any
+    topic: str,
+    to: str | None,
+    partitioners: Sequence[str],
+    again: bool,
+    dry_run: bool,
+    as_json: bool,
+    limit: int | None,
+    **given: Any,
 ) -> None:
     """Send the dead letters of TOPIC back to the topics and partitions where they were read.
 
@@ -173,7 +196,10 @@ def replay(
     with open_log(find_settings(**where)) as log:
         topic_info(log, topic)
         application = _application_of(to, **where)
-        targets = BY_HEADERS if application is None else ApplicationTargets(application, log)
+        functions = load_partitioners(partitioners)
+        if functions and application is None:
+            raise click.UsageError("--partitioner is about the topics of an application: name it (--app)")
+        targets = BY_HEADERS if application is None else ApplicationTargets(application, log, functions)
         done = run_replay(
             log, topic, selection, to=to, limit=limit, again=again or None, dry_run=dry_run, targets=targets
         )
@@ -246,8 +272,8 @@ def _report(topic: str, done: Replay, *, dry_run: bool, as_json: bool) -> None:
     if done.held:
         which = "; ".join(f"{count(number)} from {name!r} ({why})" for (name, why), number in done.held.items())
         raise LogError(
-            f"letters of {topic!r} still wait, because they cannot go back to the topic that they name: {which}. Make "
-            "the topic, or send them elsewhere (--to TOPIC)"
+            f"letters of {topic!r} still wait, because they cannot be sent to their topic: {which}. Make the topic, or "
+            "send them elsewhere (--to TOPIC)"
         )
 
 

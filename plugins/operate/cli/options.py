@@ -226,6 +226,14 @@ def by_name(option: str, pairs: Iterable[tuple[Name, Value]]) -> dict[Name, Valu
     return found
 
 
+def load_partitioners(given: Iterable[str]) -> dict[str, Any]:
+    """Return the functions of --partitioner by topic. Raises ConfigError."""
+    from .target import load_function
+
+    named = (name_and_value("--partitioner", each, ", e.g. orders=shop:by_country") for each in given)
+    return {topic: load_function(target) for topic, target in by_name("--partitioner", named).items()}
+
+
 def confirm(question: str, yes: bool) -> None:
     """Ask, unless `yes`. Raises Abort after a no, and UsageError where stdin is no terminal."""
     if yes:

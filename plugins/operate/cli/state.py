@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from penstock import ConfigError, StoreError, version_counter
+from penstock import ConfigError, StoreError, may_precede, version_counter
 
 from .command import Group, verb
 from .options import (
@@ -152,8 +152,6 @@ def _listed(application: Application, task: SavedTask, name: str, at: str | None
 
 def _behind(version: str, last: str) -> int | None:
     """Return the number of versions that a copy is behind the last one; None if it is from before a reset or restore."""
-    from penstock.changelog import may_precede
-
     if may_precede(version, last):
         return version_counter(last) - version_counter(version)
     return 0 if may_precede(last, version) else None

@@ -104,9 +104,6 @@ def export(
     note(f"{count(written, 'entry', 'entries')} of {store}")
 
 
-_Portion = tuple[Any, str, str]
-
-
 def _json_lines(reading: StoreReading, file: Any) -> Any:
     """Write portions that are sent to it: columns, the task and the version."""
     from penstock.plugins.serdes.json_text import dump_lines

@@ -19,11 +19,10 @@ from penstock import (
     Serde,
     SerdeError,
     Settings,
-    SinkNode,
-    SourceNode,
     StrSerde,
     SystemClock,
 )
+from penstock.plugins.engine.program.topic_records import serdes_in_program
 from penstock.plugins.serdes.json_text import bytes_of_json, dump_json, headers_to_json
 from penstock.program.partitioning import keys_to_hash
 from penstock.program.serdes import SerdeLike, checked, make_serde
@@ -102,13 +101,14 @@ class TextSerde:
 
 
 def topic_serdes(
-    topic: str, app: str | None, settings: Settings, key: SerdeLike, value: SerdeLike
+    topic: str, app: str | None, settings: Settings, key: SerdeLike, value: SerdeLike, *, reading: bool = False
 ) -> tuple[TextSerde, TextSerde]:
     """Return the serdes of a topic's keys and values.
 
-    The names given win; then what the application's sources and sinks say about the topic; then its settings.
+    The names given win; then what the application's sources and sinks say about the topic, the sinks first if it is
+    `reading`; then its settings.
     """
-    said_key, said_value = program_serdes(topic, app)
+    said_key, said_value = program_serdes(topic, app, reading=reading)
     config = settings.of_plugins
     return (
         TextSerde(key or said_key or settings.key_serde or "str", topic, is_key=True, config=config),
@@ -116,20 +116,16 @@ def topic_serdes(
     )
 
 
-def program_serdes(topic: str, app: str | None) -> tuple[SerdeLike, SerdeLike]:
-    """Return the serdes of a topic's keys and values in the program that `app` names; None where it names none."""
+def program_serdes(topic: str, app: str | None, *, reading: bool = False) -> tuple[SerdeLike, SerdeLike]:
+    """Return the serdes of a topic's keys and values in the program that `app` names; None where it names none.
+
+    `reading`: those of the sink that writes the topic count first, else those of the source that reads it.
+    """
     if app is None:
         return None, None
     from .target import load_program
 
-    program = load_program(app)
-    sources = [*program.nodes.values(), *(store.source for store in program.global_stores)]
-    for node in sources:
-        if (isinstance(node, SourceNode) and topic in node.topics) or (
-            isinstance(node, SinkNode) and node.topic == topic
-        ):
-            return node.key_serde, node.value_serde
-    return None, None
+    return serdes_in_program(load_program(app), topic, reading=reading)
 
 
 def headers_from_json(value: Any) -> Headers:

@@ -269,7 +269,8 @@ def consume(
     settings = find_settings(**where)
     with open_log(settings) as log, ended_by_sigterm() if follow else nullcontext():
         partitions = _partitions(topic, topic_info(log, topic).partitions, partition)
-        keys, values = topic_serdes(topic, where["app"], settings, key_serde or serde, value_serde or serde)
+        chosen = key_serde or serde, value_serde or serde
+        keys, values = topic_serdes(topic, where["app"], settings, *chosen, reading=True)
         separator = key_separator if print_key else None
         line = json_lines(keys, values) if as_json else text_lines(keys, values, separator, null_text)
         start = log.end_offsets(partitions) if follow and not from_beginning else log.start_offsets(partitions)

@@ -14,6 +14,7 @@ from .options import (
     confirm,
     find_application,
     leased,
+    load_partitioners,
     name_and_value,
     open_application,
     open_log,
@@ -265,7 +266,7 @@ def reshard(
         return
     assert partitions is not None
     renamed = by_name("--source", (name_and_value("--source", source, ", e.g. orders=orders-12") for source in sources))
-    chosen = _functions(partitioners)
+    chosen = load_partitioners(partitioners)
 
     def planned(log: Any) -> ReshardPlan:
         plan = resharding.plan_reshard(
@@ -301,13 +302,6 @@ def _end(application: Application, undoes: bool, yes: bool) -> None:
         confirm(f"Delete what the layout of {application.id} before has?", yes)
         is_done = accept(application, log, lease)
     note(f"{application.id}: " + ("the layout before is deleted" if is_done else "there is no layout before"))
-
-
-def _functions(given: Sequence[str]) -> dict[str, Any]:
-    from .target import load_function
-
-    named = (name_and_value("--partitioner", each, ", e.g. orders=shop:by_country") for each in given)
-    return {topic: load_function(target) for topic, target in by_name("--partitioner", named).items()}
 
 
 def _show(plan: ReshardPlan, log: Any, *, as_json: bool) -> None:

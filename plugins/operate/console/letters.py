@@ -24,7 +24,7 @@ from penstock.plugins.engine.program.dead_letters import (
     replay,
     replayed,
 )
-from penstock.plugins.engine.program.letter_targets import ApplicationTargets, NoPartitionError, Targets
+from penstock.plugins.engine.program.letter_targets import ApplicationTargets, Targets
 from penstock.plugins.engine.task.locations import open_log
 from penstock.plugins.state.queries.http.guard import Refused
 from penstock.settings.dead_letters import dead_letter_topics, handlers_of
@@ -50,8 +50,9 @@ _log = logging.getLogger("penstock.console")
 class Done:
     """The result of a replay: how many letters were sent, and how many wait.
 
-    They wait because their topic is gone, refuses them, or is none that the application reads. `earlier`: the one that
-    was named was not sent, since it, or another letter of its record, had been replayed already.
+    They wait because their topic is gone, refuses them, or is none that the application reads, or because it is not
+    known to which of its partitions they go. `earlier`: the one that was named was not sent, since it, or another
+    letter of its record, had been replayed already.
     """
 
     sent: int
@@ -75,7 +76,10 @@ class Done:
         said = f"Replayed: {self.sent:,}."
         if not self.held:
             return said
-        why = "their topic does not exist or refuses them, or no source of the application reads it"
+        why = (
+            "their topic does not exist or refuses them, no source of the application reads it, or it is not known to "
+            "which of its partitions they go"
+        )
         return f"{said} {self.held:,} still wait: {why}."
 
 
@@ -183,13 +187,6 @@ class Letters:
                 409, "other_replay", "Another replay of this topic began meanwhile, and has taken over: this one has "
                 "ended, and what it had sent counts. Load the page of dead letters again, to see what is left."
             ) from error  # fmt: skip
-        except NoPartitionError:
-            if not self._hides:
-                raise
-            raise Refused(
-                409, "no_partition", "A sink of the program cannot choose a partition for the key of a letter, which "
-                "is not shown here. `penstock dlq replay` without --app sends it by the hash of its key."
-            ) from None  # fmt: skip
         sent = sum(each.records for each in done.sent)
         _log.info("the console replayed %d dead letters of %s", sent, topic)
         for (name, why), count in done.held.items():

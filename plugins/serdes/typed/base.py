@@ -16,9 +16,10 @@ from penstock import ConfigError, Serde, SerdeError
 from penstock.support.text_form import from_json, to_json
 
 from ..not_finite import check_finite
-from .json_schemas import Schema, changes, essence, of_written
+from .json_schemas import changes, essence, of_written
 from .read_back import check_same, equality_is_exact, lost_field
 from .shipped import classes_inside, restore_fields
+from .unions import Schema
 
 T = TypeVar("T")
 _FORM = "of"
@@ -29,6 +30,9 @@ class TypedSerde(Serde[T], Generic[T]):
 
     So a wrong field, or one that would be lost, is refused where it is written.
     """
+
+    _chooses_by_value = False
+    """Whether the alternative of a union is the one that fits a value best; else their values are never alike."""
 
     def __init__(self, kind: Any, *, refuses_extra: bool) -> None:
         self.value_type = kind
@@ -164,7 +168,8 @@ class TypedSerde(Serde[T], Generic[T]):
             return ""
         if not form.startswith(f"{_FORM}({{"):
             return super().unreadable(form)
-        return self._said_of(changes(_essence_of(form), self._essence_to_read(), ignores_extra=True))
+        essence, chooses = self._essence_to_read(), self._chooses_by_value
+        return self._said_of(changes(_essence_of(form), essence, ignores_extra=True, chooses_by_value=chooses))
 
     def unfindable(self, form: str) -> str:
         """Return which changes give a key other bytes than a type of `form` gave it; "" if it has the same."""
@@ -172,7 +177,9 @@ class TypedSerde(Serde[T], Generic[T]):
             return ""
         if not form.startswith(f"{_FORM}({{"):
             return super().unfindable(form)
-        return self._said_of(changes(_essence_of(form), self._written, ignores_extra=True, of_keys=True))
+        before, chooses = _essence_of(form), self._chooses_by_value
+        found = changes(before, self._written, ignores_extra=True, of_keys=True, chooses_by_value=chooses)
+        return self._said_of(found)
 
     def _said_of(self, found: Sequence[str]) -> str:
         return f"{self.name} as it was before, and {'; '.join(found)}" if found else ""

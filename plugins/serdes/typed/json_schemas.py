@@ -6,13 +6,15 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-Schema = Mapping[str, Any]
+from .unions import Schema, may_take, members_of
 
 _LOWER = ("minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties")
 DIGITS = ("maxDigits", "maxDecimalPlaces", "maxWholeDigits")
 """Keywords of the text of a Decimal, which JSON schemas do not have."""
 _UPPER = ("maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties", *DIGITS)
-_SAME = ("format", "contentEncoding", "uniqueItems", "multipleOf")
+ZONE = "$zone"
+"""Keyword of the text of a datetime or time that must have a time zone, or must have none."""
+_SAME = ("format", ZONE, "contentEncoding", "uniqueItems", "multipleOf")
 _ONE_OF = ("anyOf", "oneOf")
 _PARTS = ("items", "additionalProperties", "propertyNames", "keys")
 _BY_NAME = ("properties", "$defs")
@@ -32,6 +34,8 @@ _DECIMALS = "$decimals"
 """Marks a type in which the text of a Decimal beside its number has a format, which older versions left out."""
 _DEFAULTS = "$defaults"
 """Marks a type whose keys have the defaults of absent fields, which older versions left out of keys that were read."""
+_TIMES = "$times"
+"""Marks an essence that tells the text of datetimes and times from other text, which older versions did not."""
 _SETS = "$sets"
 """Marks a type with sets inside of sets, which older versions wrote in any order."""
 
@@ -51,6 +55,13 @@ def of_decimals(essence: dict[str, Any]) -> dict[str, Any]:
     """Return an essence marked as one that says which text beside a number is that of a Decimal."""
     if any(_has_number_or_text(each) for each in _with_definitions(essence, essence.get("$defs", {}))):
         essence[_DECIMALS] = True
+    return essence
+
+
+def of_times(essence: dict[str, Any]) -> dict[str, Any]:
+    """Return an essence marked as one in which the text of each datetime and time has its format."""
+    if _has_text(essence):
+        essence[_TIMES] = True
     return essence
 
 
@@ -172,14 +183,17 @@ def closed(schema: Any) -> Any:
     return made
 
 
-def changes(before: Schema, now: Schema, *, ignores_extra: bool = False, of_keys: bool = False) -> list[str]:
+def changes(
+    before: Schema, now: Schema, *, ignores_extra: bool = False, of_keys: bool = False, chooses_by_value: bool = False
+) -> list[str]:
     """Return in words why values that fit the essence `before` may not fit `now`, or would lose a field.
 
     Optional fields may be new, types may be wider: an integer becomes a number, a value may be null, an enum gets
     members. A field with a default may be absent in rows that are older than the field, so its default must stay.
     `ignores_extra`: whether an object whose schema says nothing about fields that are not declared is read without
     them. JSON's own rule is that it has them. `of_keys`: the essences are those of `of_written`, and also what gives a
-    value other bytes is a change.
+    value other bytes is a change. `chooses_by_value`: of a union's alternatives the reader takes the one that fits a
+    value best, as pydantic does, so a new one may take what another one wrote.
 
     >>> old = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     >>> changes(old, {"type": "object", "properties": {"a": {"type": "string"}}, "required": ["a"]})
@@ -189,7 +203,7 @@ def changes(before: Schema, now: Schema, *, ignores_extra: bool = False, of_keys
     """
     if _DECIMALS in now and _DECIMALS not in before:
         before = _with_decimals(before)
-    return list(dict.fromkeys(_Comparison(before, now, ignores_extra, of_keys).of_all(before, now)))
+    return list(dict.fromkeys(_Comparison(before, now, ignores_extra, of_keys, chooses_by_value).of_all(before, now)))
 
 
 _MISSING = object()
@@ -198,8 +212,9 @@ _MISSING = object()
 class _Comparison:
     """The comparison of two schemas with the definitions that their references name."""
 
-    def __init__(self, before: Schema, now: Schema, ignores_extra: bool, of_keys: bool) -> None:
+    def __init__(self, before: Schema, now: Schema, ignores_extra: bool, of_keys: bool, chooses_by_value: bool) -> None:
         self._of_keys = of_keys
+        self._chooses_by_value = chooses_by_value
         self._has_extra = not ignores_extra
         self._before = before.get("$defs", {})
         self._now = now.get("$defs", {})
@@ -207,6 +222,7 @@ class _Comparison:
         self._found: dict[tuple[str, str], list[str]] = {}
         self._met_itself = 0
         self._knows_patterns = _PATTERNS in before
+        self._knows_times = _TIMES in before or _TIMES not in now
 
     def of_all(self, before: Schema, now: Schema) -> Iterator[str]:
         """Yield each change."""
@@ -231,7 +247,7 @@ class _Comparison:
         """Return each change at `path` and below; of two classes that were compared before, as of there."""
         pair: tuple[str, str] = before.get("$ref", ""), now.get("$ref", "")
         if not all(pair):
-            return list(self._of_alternatives(path, _resolved(before, self._before), _resolved(now, self._now)))
+            return list(self._of_alternatives(path, before, now))
         if pair in self._found:
             return self._found[pair]
         if pair in self._inside:  # a type that contains itself
@@ -239,7 +255,7 @@ class _Comparison:
             return []
         self._inside.add(pair)
         met = self._met_itself
-        each = self._of_alternatives(path, _resolved(before, self._before), _resolved(now, self._now))
+        each = self._of_alternatives(path, before, now)
         found = list(dict.fromkeys(each))  # of a class that is used twice they come twice
         self._inside.discard(pair)
         if found or met == self._met_itself:  # else it may depend on a class around it, which is not compared yet
@@ -247,12 +263,16 @@ class _Comparison:
         return found
 
     def _of_alternatives(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
-        were, are = _alternatives(before), _alternatives(now)
+        old, new = _resolved(before, self._before), _resolved(now, self._now)
+        were, are = _alternatives(old), _alternatives(new)
         if len(were) == len(are) == 1:
-            yield from self._of_one(path, before, now)
+            yield from self._of_one(path, old, new)
             return
-        for each in were:
+        were, are = were if len(were) > 1 else [before], are if len(are) > 1 else [now]
+        for index, each in enumerate(were):
             if any(not self.of(path, each, other) for other in are):
+                if self._chooses_by_value and "oneOf" not in new:
+                    yield from self._of_rivals(path, index, were, are)
                 continue
             alike = [other for other in are if self._kind(each, self._before) == self._kind(other, self._now)]
             if len(alike) > 1:
@@ -262,6 +282,23 @@ class _Comparison:
             else:
                 yield f"{_field(path)} was {_shown(before, self._before)} and is {_shown(now, self._now)}"
 
+    def _of_rivals(self, path: str, index: int, were: list[Schema], are: list[Schema]) -> Iterator[str]:
+        """Yield which alternative of a union may take the values that one of before has written."""
+        each = were[index]
+        fitting = [place for place, other in enumerate(are) if not self.of(path, each, other)]
+        old, new = (
+            [_resolved(one, found) for one in given] for given, found in ((were, self._before), (are, self._now))
+        )
+        own = next((place for place in fitting if _is_same(each, are[place])), None)
+        alike = [place for place in fitting if new[place].get("type") == old[index].get("type")] or fitting
+        is_sure, own = own is not None or len(alike) == 1, alike[0] if own is None else own
+        for place, rival in enumerate(new):
+            was = next((number for number, one in enumerate(were) if _is_same(one, are[place])), None)
+            is_new = was is None or (was < index) != (place < own)
+            if place != own and is_new and may_take(rival, old[index], is_before=place < own or not is_sure):
+                yield f"{_field(path)} was {_shown(each, self._before)}, and may be read as {_shown(rival, self._now)}"
+                return
+
     @staticmethod
     def _kind(schema: Schema, definitions: Schema) -> Any:
         return _resolved(schema, definitions).get("type")
@@ -269,11 +306,11 @@ class _Comparison:
     @staticmethod
     def _tags(schema: Schema, definitions: Schema) -> dict[str, Any]:
         """Return the fields that can have one value only: they name a class of a union."""
-        fields = {name: _members(each) for name, each in _resolved(schema, definitions).get("properties", {}).items()}
+        fields = {name: members_of(each) for name, each in _resolved(schema, definitions).get("properties", {}).items()}
         return {name: each for name, each in fields.items() if each is not None and len(each) == 1}
 
     def _of_one(self, path: str, before: Schema, now: Schema) -> Iterator[str]:
-        members, allowed = _members(before), _members(now)
+        members, allowed = members_of(before), members_of(now)
         if allowed is not None and members is not None:
             if gone := [each for each in members if each not in allowed]:
                 yield f"{_field(path)} can no longer be {', '.join(map(repr, gone))}"
@@ -282,6 +319,7 @@ class _Comparison:
         if members is not None:
             kind = "string" if all(isinstance(each, str) for each in members) else kind
         same = all(before.get(name) == now[name] for name in _SAME if name in now)
+        same = same or (not self._knows_times and members is None and _may_be_time(before, now))
         same = same and _is_base64(before) == _is_base64(now)  # its text is not that of the bytes
         is_wider = (kind, becomes) == ("integer", "number") and not self._of_keys
         if allowed is not None or not same or not (becomes in (None, kind) or is_wider):
@@ -381,6 +419,17 @@ class _Comparison:
                 yield f"{_field(f'{path}[{index}]')} is gone: keep it, with a default if nothing sets it any more"
 
 
+def _is_same(before: Schema, now: Schema) -> bool:
+    """Return whether two alternatives of unions are one class, or one type."""
+    return before["$ref"] == now.get("$ref") if "$ref" in before else dict(before) == dict(now)
+
+
+def _may_be_time(before: Schema, now: Schema) -> bool:
+    """Return whether text in an older essence may be that of the datetime or time which is declared now."""
+    texts = {"date-time": (None, "date-time"), "time": (None, "time", "partial-time")}
+    return before.get("format") in texts.get(now.get("format", ""), ())
+
+
 def _formats(schema: Schema, definitions: Schema) -> set[str]:
     """Return the formats of texts in a schema whose values are not in the order of their text."""
     found = {each["format"] for each in _with_definitions(schema, definitions) if "format" in each}
@@ -415,15 +464,10 @@ def _may_be_key(name: str, keys: Schema) -> bool:
     """Return whether a field's name fits the schema of the keys of a dict, if it is one of text."""
     if len(several := _alternatives(keys)) > 1:
         return any(_may_be_key(name, each) for each in several)
-    members = _members(keys)
+    members = members_of(keys)
     if members is not None:
         return name in members
     return keys.get("type", "string") == "string" and not any(each in keys for each in _SAME)
-
-
-def _members(schema: Schema) -> list[Any] | None:
-    found: list[Any] | None = [schema["const"]] if "const" in schema else schema.get("enum")
-    return found
 
 
 def _part(schema: Schema, name: str) -> Schema:
@@ -450,7 +494,7 @@ def _shown(schema: Schema, definitions: Schema) -> str:
     alternatives = _alternatives(schema)
     if len(alternatives) > 1:
         return " or ".join(_shown(each, definitions) for each in alternatives)
-    members = _members(schema)
+    members = members_of(schema)
     if members is not None:
         return "one of " + ", ".join(map(repr, members))
     shown = schema.get("contentEncoding") or schema.get("format") or schema.get("type", "any")

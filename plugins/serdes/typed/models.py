@@ -9,8 +9,9 @@ from penstock import ConfigError
 from penstock.support.packages import check_installed, needed
 
 from .base import TypedSerde, kind_name
-from .json_schemas import DIGITS, Schema, essence, of_decimals
+from .json_schemas import DIGITS, essence, of_decimals
 from .set_order import rank
+from .unions import Schema
 
 check_installed("a serde of Pydantic models", "pydantic", "pydantic")  # its version, too
 with needed("a serde of Pydantic models", "pydantic"):
@@ -25,6 +26,8 @@ class ModelSerde(TypedSerde[T]):
 
     Sets and dicts are written in the order that they have in this process, so equal values may have different bytes.
     """
+
+    _chooses_by_value = True
 
     def __init__(self, kind: Any, *, refuses_extra: bool) -> None:
         try:

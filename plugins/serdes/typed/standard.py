@@ -14,7 +14,7 @@ from msgspec import inspect
 from penstock import ConfigError
 
 from .base import TypedSerde, kind_name
-from .json_schemas import OMITTED, ORDER, Schema, essence
+from .json_schemas import OMITTED, ORDER, ZONE, essence, of_times
 from .set_order import (
     default_in_order,
     has_defaults_in_class,
@@ -24,6 +24,7 @@ from .set_order import (
     names_in_order,
     with_all_fields,
 )
+from .unions import Schema
 
 T = TypeVar("T")
 _NATURAL = (bytes, date, datetime, time, timedelta, Decimal)
@@ -54,6 +55,7 @@ _LIMITS = {
     "le": "maximum",
     "lt": "exclusiveMaximum",
     "multiple_of": "multipleOf",
+    "tz": ZONE,
 }
 _AT = re.compile(r"(.*?)(?: - at (?:key in )?`\$\.?(.*)`)?$", re.DOTALL)
 
@@ -167,7 +169,7 @@ class StandardSerde(TypedSerde[T]):
             for each, field in _fields_in(part, kind):
                 if "prefixItems" in part:
                     each["title"] = field.name
-                _add_keys(each, field.type)
+                _add_details(each, field.type)
             if isinstance(kind, inspect.DataclassType):  # the schema has fields with a default last
                 part[ORDER] = [*names_in_order(kind)]
             if isinstance(kind, inspect.TypedDictType):  # as a dict it is written in the order of its keys
@@ -180,8 +182,8 @@ class StandardSerde(TypedSerde[T]):
                         info = next(field.type for field in kind.fields if field.encode_name == name)
                         each[OMITTED] = default_in_order(info, own, sorts_sets=self._sorts_sets)
         if not isinstance(self._info, _OF_FIELDS):
-            _add_keys(schema, self._info)
-        return essence(schema)
+            _add_details(schema, self._info)
+        return of_times(essence(schema))
 
     def _definitions(self, schema: Schema) -> Iterator[tuple[Any, dict[str, Any]]]:
         """Yield each class with fields, as msgspec describes it, and its definition in `schema`."""
@@ -227,6 +229,8 @@ def _advice(error: Exception) -> str:
 
 _WITH_FIELDS = inspect.DataclassType | inspect.TypedDictType | inspect.StructType
 _OF_FIELDS = _WITH_FIELDS | inspect.NamedTupleType
+_TIMES = inspect.DateTimeType | inspect.TimeType
+"""Types of which msgspec's schemas say only that they are text, unless a time zone is required."""
 
 
 def unknown_field(info: inspect.Type, raw: Any, path: str = "") -> str:
@@ -297,29 +301,31 @@ def _fields_in(part: Schema, kind: Any) -> Iterator[tuple[Any, inspect.Field]]:
         yield from ((part["properties"][field.encode_name], field) for field in kind.fields)
 
 
-def _add_keys(schema: Any, info: inspect.Type) -> None:
-    """Put the schemas of the keys of dicts into the schema of a type, which says nothing about them.
+def _add_details(schema: Any, info: inspect.Type) -> None:
+    """Put the keys of dicts, and the formats of datetimes and times, into the schema of a type, which lacks them.
 
-    Classes with fields are definitions of their own, and a union has one dict at most, and one array.
+    Classes with fields are definitions of their own, and a union has one dict at most, one array and one text.
     """
     if isinstance(info, inspect.Metadata):
-        _add_keys(schema, info.type)
+        _add_details(schema, info.type)
     elif isinstance(info, inspect.UnionType):
         for each in info.types:
             inner: Any = each.type if isinstance(each, inspect.Metadata) else each
-            kind = "object" if hasattr(inner, "key_type") else "array"
+            kind = "object" if hasattr(inner, "key_type") else "string" if isinstance(inner, _TIMES) else "array"
             for part in schema.get("anyOf", ()):
                 if part.get("type") == kind:
-                    _add_keys(part, inner)
+                    _add_details(part, inner)
+    elif isinstance(info, _TIMES):
+        schema.update(_key_schema(info))
     elif hasattr(info, "key_type") and hasattr(info, "value_type"):
         schema.pop("propertyNames", None)  # what it has depends on msgspec's version
         schema["keys"] = _key_schema(info.key_type)
-        _add_keys(schema.get("additionalProperties"), info.value_type)
+        _add_details(schema.get("additionalProperties"), info.value_type)
     elif isinstance(info, inspect.TupleType):
         for part, each in zip(schema.get("prefixItems", ()), info.item_types, strict=False):
-            _add_keys(part, each)
+            _add_details(part, each)
     elif isinstance(info, inspect.CollectionType):
-        _add_keys(schema.get("items"), info.item_type)
+        _add_details(schema.get("items"), info.item_type)
 
 
 def _key_schema(info: inspect.Type) -> Schema:

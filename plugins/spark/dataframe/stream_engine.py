@@ -151,8 +151,11 @@ class StreamTask(TaskRunner):
             Rows(each, chunks.get(each.topic, ()), last.read.get(each.topic, 0), self._typed.value_column(each.topic))
             for each, _ in self._inputs
         ]
-        self._process(task, rows, clock_ms)
+        by_partition = {row.partition: row for row in rows}
+        task.plan({row.partition: row.next_offset + row.left for row in rows}, clock_ms)
+        self._process(task, by_partition)
         task.punctuate_wall_clock()
+        self._process(task, by_partition)  # punctuators may have made calls
         # A snapshot here shows the state that Spark has committed: this batch's changes are not written yet.
         self._maintain_changelog(state, last)
         pending = commits.take(task)
@@ -173,10 +176,8 @@ class StreamTask(TaskRunner):
         counts = replace(counted, records_out=produced, commits=made, restored=state.take_restored())
         return Observed(counts, state_rows=commits.state_rows)
 
-    def _process(self, task: Task, rows: Sequence[Rows], clock_ms: int) -> None:
+    def _process(self, task: Task, by_partition: Mapping[TopicPartition, Rows]) -> None:
         """Process all rows. The batch has all of them, so the task does not wait for another topic's."""
-        by_partition = {row.partition: row for row in rows}
-        task.plan({row.partition: row.next_offset + row.left for row in rows}, clock_ms)
         in_flight, world = task.in_flight, self._resources.world
         began = world.seconds()
         while True:
@@ -186,7 +187,10 @@ class StreamTask(TaskRunner):
                 # Spark may have no other batch, so this one ends with all results.
                 calls, again = in_flight.under_way(), in_flight.next_retry()
                 if not calls and again == NEVER:
-                    return
+                    waited_ms = round((world.seconds() - began) * 1000)
+                    if not task.hand_to_calls(waited_ms) and not in_flight.calls_under_way:
+                        return
+                    continue
                 if calls:
                     world.wait(calls, _LOOK_SECONDS)
                 else:

@@ -70,7 +70,7 @@ class _SourceKeys:
         calls = any(sink.partitioner is not None or sink.partition_by is not None for sink in self._sinks)
         return not calls and not may_wait(self.serde)
 
-    def partitions(self, key: Any, count: int, headers: Headers = ()) -> list[int]:
+    def partitions(self, key: Any, count: int, headers: Headers | None = None) -> list[int]:
         """Return the partitions, of `count`, of the records with a key. Raises ConfigError as `KeyTasks.of`."""
         source = self.source
         try:
@@ -84,7 +84,7 @@ class _SourceKeys:
             raise ConfigError(f"the partitioner of {key!r} chooses {sorted(chosen)} of {count} partitions")
         return sorted(chosen)
 
-    def _chosen(self, key: Any, count: int, headers: Headers) -> Iterator[int]:
+    def _chosen(self, key: Any, count: int, headers: Headers | None) -> Iterator[int]:
         """Yield the partitions to which the program's sinks write records with a key, or else other writers."""
         for node in self._sinks:
             try:
@@ -157,7 +157,7 @@ class KeyTasks:
             raise ConfigError(f"sources {names} have records with key {key!r} in different tasks")
         return self._names(found[0])
 
-    def _partitions(self, key: Any, count: int, headers: Headers = ()) -> list[list[int]]:
+    def _partitions(self, key: Any, count: int, headers: Headers | None = None) -> list[list[int]]:
         """Return the partitions of a key by each source whose serde takes it. Raises ConfigError if none does."""
         if self._record_key is not None:
             key = self._of_record(key, self._record_key)
@@ -186,7 +186,7 @@ class KeyTasks:
     def _names(self, partitions: Iterable[int]) -> list[str]:
         return [f"{self._number}_{partition}" for partition in partitions]
 
-    def may_have(self, key: Any, count: int, headers: Headers = ()) -> list[str]:
+    def may_have(self, key: Any, count: int, headers: Headers | None = None) -> list[str]:
         """Return the tasks of all sources, and for a windowed key those that have it by key and window.
 
         Clients that know no windows write windowed keys so. `headers` are for partitioners that go by them. Raises

@@ -8,8 +8,7 @@ from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from penstock import Application, StoreError, StoreView
-from penstock.changelog import is_version
+from penstock import Application, StoreError, StoreView, is_version
 from penstock.hooks import registry
 from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.backends import OF_REPLICA

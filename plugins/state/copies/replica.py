@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from penstock import (
+    RESTORING,
     Application,
     ChangelogError,
     Commit,
@@ -23,9 +24,9 @@ from penstock import (
     TaskChangelog,
     UnknownTopicError,
     World,
+    is_version,
     version_counter,
 )
-from penstock.changelog import RESTORING, is_version
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks, shown_location
 from penstock.plugins.engine.task.local_state.backends import OF_REPLICA, Backends, Coverage

@@ -19,8 +19,9 @@ from penstock import (
     SerdeError,
     StoreBuilder,
     TaskChangelog,
+    Ticker,
+    is_version,
 )
-from penstock.changelog import is_version
 from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.locations import open_changelog
 from penstock.plugins.state.copies.contents import (
@@ -39,7 +40,6 @@ from penstock.store import Change as Row
 from penstock.store import Changes
 from penstock.stores.memory import MemoryBackend
 from penstock.support.repeats import Repeats
-from penstock.world import Ticker
 
 from .copies import Copies
 from .subscription import Beginning, ChangesEndedError, Portion, Subscription, gap_error

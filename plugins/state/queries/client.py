@@ -232,15 +232,15 @@ class Client:
     """Asks the server at `url`; any thread may call all methods. Close it, or use it in a `with` block.
 
     `token`: sent with each request. `timeout`: how long to wait for an answer. `context`: for https, with the
-    certificates to trust (None: those of the system). Raises ConfigError for another URL.
+    certificates to trust (None: those of the system). Raises ConfigError for another URL, such as one with a user.
     """
 
     def __init__(
         self, url: str, *, token: str | None = None, timeout: Duration = "30s", context: ssl.SSLContext | None = None
     ) -> None:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or parts.hostname is None:
-            raise ConfigError(f"url {url!r}: expected http://HOST:PORT or https://HOST:PORT")
+        if parts.scheme not in ("http", "https") or not parts.hostname or {*"@?#"} & {*url}:  # errors show the URL
+            raise ConfigError("url: expected http://HOST:PORT or https://HOST:PORT, with no user and no query")
         self._url = url
         self._path = parts.path.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}

@@ -24,9 +24,9 @@ from penstock import (
     StoreView,
     TopicPartition,
     World,
+    may_precede,
     version_counter,
 )
-from penstock.changelog import may_precede
 from penstock.plugins.engine.program.committed import has_lost_commit
 from penstock.plugins.engine.program.saved_program import SavedTask, saved_tasks
 from penstock.plugins.engine.task.refusals import NO_COMMIT

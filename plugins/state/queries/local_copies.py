@@ -22,9 +22,10 @@ from penstock import (
     TopicPartition,
     UnknownTopicError,
     World,
+    is_version,
+    may_precede,
     version_counter,
 )
-from penstock.changelog import is_version, may_precede
 from penstock.hooks import registry
 from penstock.plugins.engine.program.saved_program import SavedTask
 from penstock.plugins.engine.task.local_state.global_copy import (

@@ -271,7 +271,7 @@ class Queries:
         reading = self.reading(store, _AS_IT_IS)
         return all(reading.copies.has(task, store) for task in reading.tasks())
 
-    def query_metadata_for_key(self, store: str, key: Any, headers: Headers = ()) -> KeyMetadata:
+    def query_metadata_for_key(self, store: str, key: Any, headers: Headers | None = None) -> KeyMetadata:
         """Return which task has a key. Raises ConfigError if the key's serde refuses it.
 
         `headers`: those of the key's records, where a partitioner of the program goes by them (KIP-1321).

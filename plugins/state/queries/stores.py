@@ -188,8 +188,11 @@ class StoreReading:
         tasks = self.copies.awaited_tasks(self.subtopology, self.builder.name, self.bounds)
         return tasks if self.task is None else {self.task: self.copies.task(self.subtopology, self.task)}
 
-    def tasks_of(self, key: Any, headers: Headers = ()) -> Sequence[SavedTask]:
-        """Return the tasks that may have a key and these headers. Raises as `tasks`, and ConfigError if unknown."""
+    def tasks_of(self, key: Any, headers: Headers | None = None) -> Sequence[SavedTask]:
+        """Return the tasks that may have a key whose records have these headers.
+
+        Raises as `tasks`, and ConfigError if its task is unknown.
+        """
         tasks = self._tasks()
         if self.all_tasks or len(tasks) == 1:
             return list(tasks.values())

@@ -17,8 +17,8 @@ from penstock import (
     TopicPartition,
     World,
     version_counter,
+    version_name,
 )
-from penstock.changelog import version_name
 from penstock.plugins.engine.task.locations import open_changelog
 from penstock.plugins.state.copies.state_reader import Portion, Row, portions
 from penstock.store.kept_store import Layout

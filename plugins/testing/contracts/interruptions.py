@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any
 
 _CONTRACTS = os.path.dirname(__file__)
 """The folder of the suites, whose own steps do not count."""
+_MOST_STEPS = 40
+"""Number of steps of a write before which it is interrupted, spread over all of them."""
 
 
 class Interrupted(BaseException):
@@ -50,3 +53,33 @@ def call_at_step(step: int, act: Callable[[], None], call: Callable[[], object])
     finally:
         sys.settrace(before)
     return count
+
+
+def steps_of(call: Callable[[], object]) -> list[int]:
+    """Call `call`, and return the steps before which it is to end: up to 40, spread over all of them."""
+    count = call_at_step(-1, lambda: None, call)
+    return list(range(1, count + 1, max(1, count // _MOST_STEPS)))
+
+
+def interrupt_at(step: int, call: Callable[[], object]) -> None:
+    """Call `call`, and interrupt it before its step of this number. Raises every other error."""
+
+    def interrupt() -> None:
+        raise Interrupted
+
+    try:
+        call_at_step(step, interrupt, call)
+    except BaseException as error:
+        if not was_interrupted(error):
+            raise
+
+
+def kill_at(step: int, prepare: Callable[[], Callable[[], object]]) -> None:
+    """Call what `prepare` returns, in a process that is killed before the step of this number."""
+    child = os.fork()
+    if child == 0:
+        try:
+            call_at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL), prepare())
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)

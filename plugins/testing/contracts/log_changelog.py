@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from penstock import ChangelogError, Commit, Log, LogChangelog, TopicPartition, version_counter
 from penstock.plugins.logs.memory import MemoryLog
 from penstock.store import Changes
+from penstock.store.envelope import wrap
 from penstock.store.kept_store import KeptStore
-from penstock.stores.rows.envelope import wrap
 
 from .changelog_tests import filled, restored
 from .expectations import State, applied, expect

@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from penstock import (
     Commit,
     FencedError,
+    Follower,
     Headers,
     Log,
     LogError,
@@ -27,7 +28,6 @@ from penstock import (
     UnknownTopicError,
     default_partitioner,
 )
-from penstock.log.follower import Follower
 from penstock.plugins.logs.following import open_follower
 
 from .expectations import check, expect, run_histories

@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from penstock import Commit, FencedError, Log, LogError, ManualClock, OutputBatch, TopicPartition
-from penstock.log import ENGINE_STATE_BYTES
+from penstock import ENGINE_STATE_BYTES, Commit, FencedError, Log, LogError, ManualClock, OutputBatch, TopicPartition
 
 from .child import (
     CallStep,

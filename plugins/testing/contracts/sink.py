@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar
 
 import cloudpickle
 
@@ -24,19 +22,15 @@ from penstock import (
     SinkWriter,
 )
 
-from .interruptions import Interrupted, call_at_step, was_interrupted
-
-_PLACE = SinkPlace("contract", "target", "contract-target-repartition", 0)
-_ID = "an id"
-_MOST_STEPS = 40
-"""Number of steps of a write before which it is interrupted, spread over all of them."""
+from .interruptions import interrupt_at, kill_at, steps_of
+from .sink_target import PLACE, TOPIC_ID, SinkTarget, raised
 
 
 def _at(offset: int) -> SinkPosition:
-    return SinkPosition(_ID, offset)
+    return SinkPosition(TOPIC_ID, offset)
 
 
-class SinkContract:
+class SinkContract(SinkTarget[Sink]):
     """The contract of a sink, as tests; run them in a test class of yours.
 
     >>> from penstock.testing import MemorySink
@@ -53,29 +47,8 @@ class SinkContract:
     Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
-    outlives_processes: ClassVar[bool] = True
-    """Whether the target is outside of this process: then processes are killed in the middle of a write."""
-    refused_value: Any = None
-    """A value that the target refuses, if there is one: one that does not fit a type, or breaks a constraint."""
-
-    def make_sink(self) -> Sink:
-        """Return a sink to a target without records and positions; called once in each test."""
-        raise NotImplementedError("make_sink: return a sink to an empty target")
-
-    def content(self, sink: Sink) -> Iterable[tuple[Any, Any]]:
-        """Return the key and value of each record that the target has, read without the sink's writers."""
-        raise NotImplementedError("content: return what the target has")
-
-    def value(self, number: int) -> Any:
-        """Return a value that the target takes, another one for each number."""
-        return number
-
     def restart(self) -> None:
         """Stop and start the target, if the test can do that."""
-
-    def broken_sinks(self) -> Iterable[Sink]:
-        """Return sinks that a person has to repair, for instance with a column that the table lacks."""
-        return ()
 
     def away_sink(self) -> Sink | None:
         """Return a sink to a target that is away; None: there is none."""
@@ -86,14 +59,14 @@ class SinkContract:
     def test_a_position_is_written_with_the_records(self) -> None:
         """A new target has no position. A write adds records and position, and the next writer continues there."""
         sink = self.make_sink()
-        writer = sink.open(_PLACE)
+        writer = sink.open(PLACE)
         assert writer.position is None, f"a new target has the position {writer.position}, expected None"
         writer.write(self._records(0, 5), None, _at(5))
         writer.write(self._records(7, 3), _at(5), _at(10))  # offsets 5 and 6 have no records
         self._expect(sink, self._records(0, 5) + self._records(7, 3), _at(10))
         writer.close()
         writer.close()
-        after = sink.open(_PLACE)
+        after = sink.open(PLACE)
         after.write(self._records(10, 2), after.position, _at(12))
         after.close()
         self._expect(sink, self._records(0, 5) + self._records(7, 5), _at(12))
@@ -101,7 +74,7 @@ class SinkContract:
     def test_many_records_are_one_write(self) -> None:
         """A write of thousands of records counts as one."""
         sink = self.make_sink()
-        writer = sink.open(_PLACE)
+        writer = sink.open(PLACE)
         writer.write(self._records(0, 3_000), None, _at(3_000))
         writer.close()
         self._expect(sink, self._records(0, 3_000), _at(3_000))
@@ -110,11 +83,11 @@ class SinkContract:
         """Partitions, topics, sinks and applications share a target, and no position."""
         sink = self.make_sink()
         others = [
-            replace(_PLACE, partition=1), replace(_PLACE, topic="other"), replace(_PLACE, sink="other"),
-            replace(_PLACE, application_id="other"),
+            replace(PLACE, partition=1), replace(PLACE, topic="other"), replace(PLACE, sink="other"),
+            replace(PLACE, application_id="other"),
         ]  # fmt: skip
         expected: list[SinkRecord] = []
-        for number, place in enumerate([_PLACE, *others]):
+        for number, place in enumerate([PLACE, *others]):
             writer = sink.open(place)
             assert writer.position is None, f"{place} has the position of another place, {writer.position}"
             records = self._records(100 * number, 2)
@@ -137,7 +110,7 @@ class SinkContract:
     def test_a_write_outlives_a_restart_of_the_target(self) -> None:
         """When `write` has returned, records and position are durable; an open writer may fail after the restart."""
         sink = self.make_sink()
-        writer = sink.open(_PLACE)
+        writer = sink.open(PLACE)
         writer.write(self._records(0, 5), None, _at(5))
         self.restart()
         self._expect(sink, self._records(0, 5), _at(5))
@@ -164,9 +137,9 @@ class SinkContract:
     def test_a_zombie_finds_that_the_position_has_moved(self) -> None:
         """A writer that was opened before another one has written writes nothing, and says so."""
         sink = self.make_sink()
-        zombie, successor = sink.open(_PLACE), sink.open(_PLACE)
+        zombie, successor = sink.open(PLACE), sink.open(PLACE)
         successor.write(self._records(0, 3), None, _at(3))
-        self._expect_raised(SinkMovedError, lambda: zombie.write(self._records(0, 5), None, _at(5)))
+        raised(SinkMovedError, lambda: zombie.write(self._records(0, 5), None, _at(5)))
         zombie.close()
         self._expect(sink, self._records(0, 3), _at(3))
         successor.write(self._records(3, 2), _at(3), _at(5))
@@ -178,7 +151,7 @@ class SinkContract:
         sink = self.make_sink()
         follows: SinkPosition | None = None
         for number in range(0, 50, 10):
-            writers = [sink.open(_PLACE), sink.open(_PLACE)]
+            writers = [sink.open(PLACE), sink.open(PLACE)]
             records, ends = self._records(number, 10), _at(number + 10)
             with ThreadPoolExecutor(2) as threads:
                 started = [threads.submit(each.write, records, follows, ends) for each in writers]
@@ -210,19 +183,11 @@ class SinkContract:
 
     def test_an_interrupted_write_is_all_or_nothing(self) -> None:
         """A write that ends before any of its steps has written all, with the position, or nothing."""
-
-        def interrupt() -> None:
-            raise Interrupted
-
         for step in self._steps():
             sink = self.make_sink()
             self._write(sink, self._records(0, 3), None, _at(3))
-            writer = sink.open(_PLACE)
-            try:
-                call_at_step(step, interrupt, partial(writer.write, self._records(3, 4), _at(3), _at(7)))
-            except BaseException as error:
-                if not was_interrupted(error):
-                    raise
+            writer = sink.open(PLACE)
+            interrupt_at(step, partial(writer.write, self._records(3, 4), _at(3), _at(7)))
             writer.close()
             self._expect_all_or_nothing(sink, f"interrupted before step {step}")
 
@@ -230,44 +195,27 @@ class SinkContract:
         """A process that is killed before any step of a write has written all, with the position, or nothing."""
         if not self.outlives_processes:
             return
-
-        def kill() -> None:
-            os.kill(os.getpid(), signal.SIGKILL)
-
         for step in self._steps()[::2]:
             sink = self.make_sink()
             self._write(sink, self._records(0, 3), None, _at(3))
-            child = os.fork()
-            if child == 0:
-                try:
-                    writer = sink.open(_PLACE)
-                    call_at_step(step, kill, partial(writer.write, self._records(3, 4), _at(3), _at(7)))
-                finally:
-                    os._exit(0)
-            os.waitpid(child, 0)
+            kill_at(step, partial(self._opened_write, sink))
             self._expect_all_or_nothing(sink, f"killed before step {step}")
 
     def test_what_is_wrong_is_said_at_the_opening(self) -> None:
         """A target that a person has to repair is a SinkError; one that is away is a SinkUnavailableError."""
         for broken in self.broken_sinks():
-            error = self._expect_raised(SinkError, partial(broken.open, _PLACE))
+            error = raised(SinkError, partial(broken.open, PLACE))
             assert not isinstance(error, SinkUnavailableError), f"{broken}: {error!r} would be tried again for ever"
         away = self.away_sink()
         if away is not None:
-            self._expect_raised(SinkUnavailableError, lambda: away.open(_PLACE))
+            raised(SinkUnavailableError, lambda: away.open(PLACE))
 
     # ------------------------------------------------------------------ helpers
-
-    def _records(self, first: int, count: int) -> list[SinkRecord]:
-        return [
-            SinkRecord(f"key {number}", self.value(number), number, (), number)
-            for number in range(first, first + count)
-        ]
 
     def _write(
         self, sink: Sink, records: Sequence[SinkRecord], follows: SinkPosition | None, ends: SinkPosition
     ) -> None:
-        writer = sink.open(_PLACE)
+        writer = sink.open(PLACE)
         try:
             writer.write(records, follows, ends)
         finally:
@@ -275,12 +223,13 @@ class SinkContract:
 
     def _steps(self) -> list[int]:
         """Return the steps of a write before which it is to end."""
-        sink, count = self.make_sink(), 0
+        sink = self.make_sink()
         self._write(sink, self._records(0, 3), None, _at(3))
-        writer = sink.open(_PLACE)
-        count = call_at_step(-1, lambda: None, lambda: writer.write(self._records(3, 4), _at(3), _at(7)))
-        writer.close()
-        return list(range(1, count + 1, max(1, count // _MOST_STEPS)))
+        with closing(sink.open(PLACE)) as writer:
+            return steps_of(partial(writer.write, self._records(3, 4), _at(3), _at(7)))
+
+    def _opened_write(self, sink: Sink) -> Callable[[], object]:
+        return partial(sink.open(PLACE).write, self._records(3, 4), _at(3), _at(7))
 
     def _expect_refusal(
         self,
@@ -290,26 +239,11 @@ class SinkContract:
         follows: SinkPosition | None,
         ends: SinkPosition,
     ) -> None:
-        self._expect_raised(kind, lambda: self._write(sink, records, follows, ends))
-
-    def _expect_raised(self, kind: type[SinkError], call: Callable[[], object]) -> SinkError:
-        try:
-            call()
-        except kind as error:
-            return error
-        except Exception as error:
-            raise AssertionError(f"expected {kind.__name__}, and it raised {error!r}") from error
-        raise AssertionError(f"expected {kind.__name__}, and it raised nothing")
+        raised(kind, lambda: self._write(sink, records, follows, ends))
 
     def _expect(self, sink: Sink, records: Sequence[SinkRecord], position: SinkPosition) -> None:
-        expected = sorted((repr(record.key), repr(record.value)) for record in records)
-        found = sorted((repr(key), repr(value)) for key, value in self.content(sink))
-        assert found == expected, (
-            f"the target has {len(found)} records, expected {len(expected)}; not expected: "
-            f"{[each for each in found if each not in expected][:5]}, lacking: "
-            f"{[each for each in expected if each not in found][:5]}"
-        )
-        self._expect_position(sink, _PLACE, position)
+        self._expect_content(sink, records)
+        self._expect_position(sink, PLACE, position)
 
     def _expect_position(self, sink: Sink, place: SinkPlace, position: SinkPosition) -> None:
         writer: SinkWriter = sink.open(place)
@@ -318,7 +252,7 @@ class SinkContract:
         assert found == position, f"the position of {place} is {found}, expected {position}"
 
     def _expect_all_or_nothing(self, sink: Sink, when: str) -> None:
-        writer = sink.open(_PLACE)
+        writer = sink.open(PLACE)
         position = writer.position
         writer.close()
         assert position in (_at(3), _at(7)), f"{when}, the position is {position}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 import cloudpickle
 
@@ -23,12 +21,9 @@ from penstock import (
     StagedWriter,
 )
 
-from .interruptions import Interrupted, call_at_step, was_interrupted
+from .interruptions import interrupt_at, kill_at, steps_of
+from .sink_target import PLACE, TOPIC_ID, SinkTarget, raised
 
-_PLACE = SinkPlace("contract", "target", "contract-target-repartition", 0)
-_ID = "an id"
-_MOST_STEPS = 40
-"""Number of steps of a write before which it is interrupted, spread over all of them."""
 _MOST_COMMITS = 10
 _NO_WRITE = "`stage` returned no function, although the last commit has decided something"
 
@@ -65,34 +60,14 @@ class _Store:
         self.committed = dict(self._content)
 
 
-class StagedSinkContract:
+class StagedSinkContract(SinkTarget[StagedSink]):
     """The contract of a sink without transactions, as tests; run them in a test class of yours.
 
     The sink of `make_sink` writes at the latest `due_ms` after a record has come, and five records at once.
     Needs pytest (`pip install 'penstock-streams[testing]'`).
     """
 
-    outlives_processes: ClassVar[bool] = True
-    """Whether the target is outside of this process: then processes are killed in the middle of a write."""
     due_ms: ClassVar[int] = 1_000
-    refused_value: Any = None
-    """A value that the target refuses, if there is one."""
-
-    def make_sink(self) -> StagedSink:
-        """Return a sink to an empty target; called once in each test."""
-        raise NotImplementedError("make_sink: return a sink to an empty target")
-
-    def content(self, sink: StagedSink) -> Iterable[tuple[Any, Any]]:
-        """Return the key and value of each record that a reader of the target finds."""
-        raise NotImplementedError("content: return what the target has")
-
-    def value(self, number: int) -> Any:
-        """Return a value that the target takes, another one for each number."""
-        return number
-
-    def broken_sinks(self) -> Iterable[StagedSink]:
-        """Return sinks that a person has to repair, for instance with a location that is not there."""
-        return ()
 
     # ------------------------------------------------------------------ what is right
 
@@ -130,8 +105,8 @@ class StagedSinkContract:
     def test_each_place_has_records_of_its_own(self) -> None:
         """Partitions, sinks and applications share a target."""
         sink = self.make_sink()
-        others = [replace(_PLACE, partition=1), replace(_PLACE, sink="b"), replace(_PLACE, application_id="c")]
-        for number, place in enumerate([_PLACE, *others]):
+        others = [replace(PLACE, partition=1), replace(PLACE, sink="b"), replace(PLACE, application_id="c")]
+        for number, place in enumerate([PLACE, *others]):
             with _Task(sink, place=place) as task:
                 records = [
                     record._replace(offset=record.offset - 5 * number) for record in self._records(5 * number, 5)
@@ -153,21 +128,11 @@ class StagedSinkContract:
 
     def test_an_interrupted_write_is_done_again(self) -> None:
         """A write that ends before any of its steps is done again, and each record is there once."""
-
-        def interrupt() -> None:
-            raise Interrupted
-
         for step in self._steps():
             sink = self.make_sink()
             committed = self._decided(sink, 5)
             with _Task(sink, committed, now=self.due_ms) as task:
-                write = task.stage(self._records(5, 2), 0)
-                assert write is not None, _NO_WRITE
-                try:
-                    call_at_step(step, interrupt, write)
-                except BaseException as error:
-                    if not was_interrupted(error):
-                        raise
+                interrupt_at(step, self._write(task))
             found = len(list(self.content(sink)))
             assert found in (0, 5), f"interrupted before step {step}, a reader finds {found} of 5 records"
             self._finish(sink, committed, 5, 20)
@@ -179,15 +144,7 @@ class StagedSinkContract:
         for step in self._steps()[::2]:
             sink = self.make_sink()
             committed = self._decided(sink, 5)
-            child = os.fork()
-            if child == 0:
-                try:
-                    write = _Task(sink, committed, now=self.due_ms).stage(self._records(5, 2), 0)
-                    assert write is not None, _NO_WRITE
-                    call_at_step(step, lambda: os.kill(os.getpid(), signal.SIGKILL), write)
-                finally:
-                    os._exit(0)
-            os.waitpid(child, 0)
+            kill_at(step, partial(self._opened_write, sink, committed))
             found = len(list(self.content(sink)))
             assert found in (0, 5), f"killed before step {step}, a reader finds {found} of 5 records"
             self._finish(sink, committed, 5, 20)
@@ -216,7 +173,7 @@ class StagedSinkContract:
             records = self._records(2, 5)
             for place in (1, 4):
                 records[place] = records[place]._replace(value=self.refused_value)
-            refused = _raised(SinkRefusedError, lambda: task.stage(records, 0)).refusals
+            refused = raised(SinkRefusedError, lambda: task.stage(records, 0)).refusals
             assert sorted(refused) == [3, 6], f"refused: {sorted(refused)}, expected [3, 6]"
             assert dict(task.store.range()) == before, "a refusal changed the store"
             task.commit(self._records(2, 5))
@@ -226,16 +183,10 @@ class StagedSinkContract:
     def test_what_is_wrong_is_said_at_the_opening(self) -> None:
         """A target that a person has to repair is a SinkError."""
         for broken in self.broken_sinks():
-            error = _raised(SinkError, partial(broken.open, _PLACE))
+            error = raised(SinkError, partial(broken.open, PLACE))
             assert not isinstance(error, SinkUnavailableError), f"{broken}: {error!r} would be tried for ever"
 
     # ------------------------------------------------------------------ helpers
-
-    def _records(self, first: int, count: int) -> list[SinkRecord]:
-        return [
-            SinkRecord(f"key {number}", self.value(number), number, (), number)
-            for number in range(first, first + count)
-        ]
 
     def _decided(self, sink: StagedSink, count: int) -> dict[str, bytes]:
         """Return the state after a commit that has decided what to write of `count` records."""
@@ -252,47 +203,36 @@ class StagedSinkContract:
             task.settle(self.due_ms)
         self._expect(sink, until)
 
-    def _steps(self) -> Sequence[int]:
+    def _steps(self) -> list[int]:
         """Return the steps of a write before which it is to end."""
         sink = self.make_sink()
         with _Task(sink, self._decided(sink, 5), now=self.due_ms) as task:
-            write = task.stage(self._records(5, 2), 0)
-            assert write is not None, _NO_WRITE
-            count = call_at_step(-1, lambda: None, write)
-        return range(1, count + 1, max(1, count // _MOST_STEPS))
+            return steps_of(self._write(task))
+
+    def _write(self, task: _Task) -> Callable[[], object]:
+        """Return the write that the last commit has decided."""
+        write: Callable[[], object] | None = task.stage(self._records(5, 2), 0)
+        assert write is not None, _NO_WRITE
+        return write
+
+    def _opened_write(self, sink: StagedSink, committed: dict[str, bytes]) -> Callable[[], object]:
+        return self._write(_Task(sink, committed, now=self.due_ms))
 
     def _expect(self, sink: StagedSink, count: int) -> None:
-        expected = sorted((repr(record.key), repr(record.value)) for record in self._records(0, count))
-        found = sorted((repr(key), repr(value)) for key, value in self.content(sink))
-        assert found == expected, (
-            f"the target has {len(found)} records, expected {len(expected)}; not expected: "
-            f"{[each for each in found if each not in expected][:5]}, lacking: "
-            f"{[each for each in expected if each not in found][:5]}"
-        )
-
-
-_Error = TypeVar("_Error", bound=SinkError)
-
-
-def _raised(kind: type[_Error], call: Callable[[], object]) -> _Error:
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError(f"expected {kind.__name__}, and it raised nothing")
+        self._expect_content(sink, self._records(0, count))
 
 
 class _Task(closing[StagedWriter]):
     """A task with an open writer, from a commit on."""
 
     def __init__(
-        self, sink: StagedSink, committed: dict[str, bytes] | None = None, *, place: SinkPlace = _PLACE, now: int = 0
+        self, sink: StagedSink, committed: dict[str, bytes] | None = None, *, place: SinkPlace = PLACE, now: int = 0
     ) -> None:
         self.writer = sink.open(place)
         super().__init__(self.writer)
         self.store = _Store(committed)
         self._now = now
-        self.writer.begin(cast(KeyValueStore[str, bytes], self.store), _ID)
+        self.writer.begin(cast(KeyValueStore[str, bytes], self.store), TOPIC_ID)
 
     def __enter__(self) -> _Task:  # type: ignore[override]
         return self

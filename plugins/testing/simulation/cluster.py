@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock import Application, Commit, FencedError, LogError, TaskId, TopicPartition, version_counter
-from penstock.changelog import is_version
+from penstock import Application, Commit, FencedError, LogError, TaskId, TopicPartition, is_version, version_counter
 from penstock.plugins.engine.program.preparation import Prepared
 from penstock.plugins.state.copies import Replica
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from random import Random
 from typing import Any, BinaryIO, NamedTuple, TypeVar
 
+from penstock import Files, StoredFile, WrittenFile
 from penstock.stores.memory import MemoryBackend, Saved
-from penstock.world import Files, StoredFile, WrittenFile
 
 from .host_world import Timeline
 

@@ -11,10 +11,9 @@ from itertools import count
 from traceback import extract_tb
 from typing import Any, cast
 
-from penstock import Clock, PenstockError, StoreBackend, StoreError, World
+from penstock import Clock, Files, LocalFiles, PenstockError, StoreBackend, StoreError, Ticker, World
 from penstock.plugins.sinks.memory import ScratchTarget
 from penstock.store import Changes
-from penstock.world import Files, LocalFiles, Ticker
 from penstock.world.calls import CallLimit, Calls, awaited
 
 UPKEEP = "penstock-upkeep"

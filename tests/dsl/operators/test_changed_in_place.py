@@ -363,3 +363,25 @@ def test_a_key_that_waited_in_a_join(of: str) -> None:
             driver.pipe("in", {"n": time}, time, time)
         assert driver.read_pairs("out") == [({"n": time, "marked": 1}, time) for time in (1, 2, 100)]
         assert len(list(driver.store(waiting).all())) == 1
+
+
+@pytest.mark.parametrize("verb", ["aggregate", "stateful_map", "aggregate of a table"])
+def test_a_key_that_a_function_changes_keeps_its_row(verb: str) -> None:
+    def number(key: Any, count: int, value: Any) -> int:
+        key["seen"] = True
+        return count + 1
+
+    builder = StreamsBuilder()
+    stream = builder.stream("in", key_serde="json")
+    if verb == "aggregate":
+        stream.group_by_key().aggregate(int, number, "counts", with_key=True)
+    elif verb == "stateful_map":
+        stream.stateful_map(lambda *given: (number(*given), None), int, "counts", with_key=True).to("out")
+    else:
+        groups = builder.table("in", "rows", key_serde="json").group_by(lambda key, _: key, with_key=True, name="by")
+        groups.aggregate(int, number, lambda key, count, value: count, "counts", with_key=True)
+    with TopologyTestDriver(builder) as driver:
+        for _ in range(2):
+            driver.pipe("in", {"id": 1}, "x")
+        found = [(key, getattr(count, "value", count)) for key, count in driver.store("counts").all()]
+        assert found == [({"id": 1}, 2)]

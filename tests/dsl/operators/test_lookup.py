@@ -130,17 +130,21 @@ def results_at_once(program: Program, records: Sequence[tuple[Any, ...]], *, fai
 
 def results_later(
     program: Program, records: Sequence[tuple[Any, ...]], choices: Sequence[int], *, is_async: bool, fails: bool,
-    commit_every: int, **options: Any,
+    commit_every: int, in_front: int, **options: Any,
 ) -> Rows:  # fmt: skip
-    """Pipe records, and answer a call, in an order that `choices` say."""
+    """Pipe records, and answer a call, in an order that `choices` say; if the first is 0, calls return at once.
+
+    `in_front`: the size of batches in front, or 0.
+    """
     builder = StreamsBuilder()
     at_once, in_a_while = (lost, lost_later) if fails else (doubled, later)
-    looked_up = builder.stream("in", value_serde="int").map_values_async(
-        in_a_while if is_async else at_once, name="look", **options
-    )
+    stream: Stream = builder.stream("in", value_serde="int")
+    if in_front:
+        stream = stream.map_values_batch(list, max_records=in_front)
+    looked_up = stream.map_values_async(in_a_while if is_async else at_once, name="look", **options)
     program(looked_up).to("out")
     application = Application("app", builder, **SETTINGS)
-    with TopologyTestDriver(application, hold_calls=True, commit_every=commit_every) as driver:
+    with TopologyTestDriver(application, hold_calls=choices[0] != 0, commit_every=commit_every) as driver:
         left, turns = list(records), count()
         while left or driver.calls:
             choice = choices[next(turns) % len(choices)]
@@ -176,19 +180,20 @@ RECORDS = st.lists(st.tuples(st.sampled_from([None, "", "a", "b"]), st.integers(
 @given(
     RECORDS, st.lists(st.integers(0, 9), min_size=1, max_size=12), st.booleans(), st.booleans(),
     st.sampled_from(["key", "partition", "none"]), st.integers(1, 4), st.integers(1, 5), st.integers(1, 4),
+    st.sampled_from([0, 0, 2, 3]),
 )  # fmt: skip
 @example(  # a restart when all records have left the first call, and none the second one
     records=[("", 0, 0), ("a", 0, 0), ("", 0, 0)], choices=[1, 1, 8, 0, 0, 0], is_async=False, fails=False, order="key",
-    capacity=2, max_pending=2, commit_every=1,
+    capacity=2, max_pending=2, commit_every=1, in_front=0,
 )  # fmt: skip
 @example(  # a restart while a record whose call failed waits for its turn
     records=[("", 9, 34), ("b", 9, 37), ("", 6, 19), ("a", 0, 31)], choices=[1, 0, 7, 9, 0, 0, 0, 5], is_async=False,
-    fails=True, order="partition", capacity=2, max_pending=3, commit_every=2,
+    fails=True, order="partition", capacity=2, max_pending=3, commit_every=2, in_front=0,
 )  # fmt: skip
 @settings(max_examples=examples(25))
 def test_results_are_those_of_the_verb_that_does_not_wait(
     program: str, records: list[tuple[Any, int, int]], choices: list[int], is_async: bool, fails: bool, order: Any,
-    capacity: int, max_pending: int, commit_every: int,
+    capacity: int, max_pending: int, commit_every: int, in_front: int,
 ) -> None:  # fmt: skip
     """Whatever call returns or fails, over restarts and moves: in order where a node behind reads time, or by key."""
     if program in IN_ORDER:
@@ -197,7 +202,7 @@ def test_results_are_those_of_the_verb_that_does_not_wait(
     expected = results_at_once(PROGRAMS[program], records, fails=fails)
     made = results_later(
         PROGRAMS[program], records, choices, is_async=is_async, fails=fails, order=order, capacity=capacity,
-        max_pending=max_pending, commit_every=commit_every,
+        max_pending=max_pending, commit_every=commit_every, in_front=in_front,
     )  # fmt: skip
     if program in IN_ORDER or (program == "alone" and order == "partition"):
         assert made == expected
@@ -380,6 +385,22 @@ def test_a_dead_letter_of_its_own_handler_has_the_source_record_behind_a_record_
         driver.calls[0].fail(Lost("away"))
         (letter,) = driver.output_topic("letters", key_serde="str", value_serde="int").read_all()
         assert (letter.key, letter.value) == ("a", 7)
+
+
+@pytest.mark.parametrize("hold_calls", [False, True])
+def test_calls_behind_batches_and_record_caches_are_made_before_the_driver_returns(hold_calls: bool) -> None:
+    """They were let go by the commit, and the calls behind them had results when the next record was piped."""
+    builder = StreamsBuilder()
+    doubled_twice: Stream = builder.stream("in", key_serde="str", value_serde="int").to_table("latest").to_stream()
+    for name in ("once", "twice"):
+        looked_up = doubled_twice.map_values_batch(list, max_records=5).map_values_async(doubled, name=name)
+        doubled_twice = looked_up.map_values(lambda value: value[0], name=f"of-{name}")
+    doubled_twice.to("out", value_serde="int")
+    with TopologyTestDriver(builder, hold_calls=hold_calls, commit_every=100) as driver:
+        driver.pipe_many("in", [("a", 3, 0), ("b", 4, 1), ("a", 5, 2)])
+        while driver.calls:
+            driver.calls[0].run()
+        assert driver.read_pairs("out") == [("b", 16), ("a", 20)]
 
 
 @pytest.mark.parametrize("is_behind", [False, True])

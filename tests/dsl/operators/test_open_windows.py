@@ -91,7 +91,7 @@ class ReadsTheStore(OpenWindows):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.next_end = -1
+        self.next_end = self._values["next_end"] = -1
 
     def add(self, end: int, which: Any, key: Any = None) -> None:
         pass

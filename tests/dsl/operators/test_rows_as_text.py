@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from penstock import Change, Serde, SerdeError
-from penstock.context import PendingRecord
 from penstock.plugins.dsl.operators.aggregate.table_aggregate import ChangeSerde
 from penstock.plugins.dsl.operators.foreign_key_messages import (
     Response,
@@ -19,6 +18,7 @@ from penstock.plugins.dsl.operators.foreign_key_messages import (
 )
 from penstock.plugins.dsl.operators.suppress import Buffered, BufferedSerde
 from penstock.plugins.dsl.operators.waiting import SideSerde, TimedKeySerde, ValueAndHeadersSerde, WaitingKeySerde
+from penstock.processor import PendingRecord
 from penstock.program.in_flight import PendingKeySerde, PendingRecordSerde
 from penstock.serdes import of
 from penstock.store.record_cache import SourceRecord

@@ -68,6 +68,9 @@ REFUSED = [
     (pa.list_(pa.field("item", pa.int64(), nullable=False)), [None]), (pa.binary(2), b"xyz"),
     (pa.struct([("a", pa.int64())]), {"a": 1, "b": 2}), (pa.struct([("a", pa.int64())]), {"a": "1"}),
     (pa.map_(pa.string(), pa.int64()), [("a", 1)]), ("int64 not null", None), ("string not null", pd.NA),
+    (pa.list_(pa.float32()), [0.5, 1e300]), (pa.map_(pa.string(), pa.float32()), {"a": -1e300}),
+    (pa.struct([("a", pa.list_(pa.float16()))]), {"a": [70000.0]}), ("decimal(38, 0)", np.datetime64(5, "ns")),
+    ("double", np.timedelta64(5, "s")), ("int64", np.timedelta64(5, "s")), ("double", np.complex64(1 + 2j)),
 ]  # fmt: skip
 
 
@@ -104,6 +107,23 @@ TYPES = [
     "int8", "int64", "double", "decimal(20, 3)", "string", "bool", "timestamp[ms]", "timestamp[ns]", "duration[s]",
     "date32", "binary",
 ]  # fmt: skip
+
+
+LISTED = st.one_of(st.none(), st.integers(), st.floats(), st.decimals(), st.booleans(), st.dates(), st.timedeltas())
+
+
+@settings(max_examples=100, deadline=None)
+@given(LISTED, st.sampled_from([pa.float16(), pa.float32(), pa.float64(), pa.int8(), pa.decimal128(20, 3)]))
+def test_a_value_inside_of_another_is_stored_as_one_alone(value: Any, type_: Any) -> None:
+    try:
+        (alone,) = stored(type_, value)
+    except SinkRefusedError:
+        for nested, found in ((pa.list_(type_), [value]), (pa.struct([("a", type_)]), {"a": value})):
+            with pytest.raises(SinkRefusedError):
+                stored(nested, found)
+    else:
+        assert repr(stored(pa.list_(type_), [value])) == repr([[alone]])
+        assert repr(stored(pa.struct([("a", type_)]), {"a": value})) == repr([{"a": alone}])
 
 
 @settings(max_examples=200, deadline=None)

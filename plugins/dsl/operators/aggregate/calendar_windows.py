@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from typing import Any
-from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+from zoneinfo import ZoneInfo
 
 from penstock import Duration, TopologyError
+from penstock.support.zones import zone_named
 
 from .windows import TimeWindows, Window, grace_of
 
@@ -144,16 +145,12 @@ def calendar_windows(
 
 
 def _zone(tz: Any) -> tzinfo:
-    if isinstance(tz, str):
-        try:
-            return ZoneInfo(tz)
-        except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-            raise TopologyError(
-                f"calendar_windows: tz: no time zone {tz!r} is known here: expected a name such as 'Europe/Berlin'. If "
-                "that one is not known either, this machine has no time zones: pip install tzdata"
-            ) from error
-    if (isinstance(tz, ZoneInfo) and tz.key is not None) or isinstance(tz, timezone):
-        return tz
+    try:
+        zone = zone_named(tz)
+    except ValueError as error:
+        raise TopologyError(f"calendar_windows: {error}") from error
+    if (isinstance(zone, ZoneInfo) and zone.key is not None) or isinstance(zone, timezone):
+        return zone
     raise TopologyError(
         f"calendar_windows: tz is the name of a time zone, a ZoneInfo with a name, or a datetime.timezone, found {tz!r}"
     )

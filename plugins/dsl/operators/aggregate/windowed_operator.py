@@ -23,6 +23,7 @@ from penstock.operator import Operator, Run, new
 from penstock.program.serdes import SerdeLike, resolve_serde
 from penstock.support.own_copy import IMMUTABLE, own_copy, own_record
 
+from ...graph.names import is_same_key
 from ..closing import NEVER, IdleClock, Note, OpenWindows, WindowTime, forget_idle_time
 from ..reading import forwarding_of
 from ..table_store import LATE, NULL_KEY, NULL_VALUE, UpdatingOperator
@@ -31,8 +32,8 @@ from .windows import SessionWindows, SlidingWindows, TimeWindows, TumblingWindow
 
 Take = Callable[[Record], bool]
 """Handles a record that has a key, after stream time was moved. Returns whether any window took it."""
-Send = Callable[[list[Note], Headers], None]
-"""Emits windows of OpenWindows as they are in the store, with these headers."""
+Send = Callable[[list[Note], Headers, bool], None]
+"""Emits windows of OpenWindows as they are in the store, with these headers; if True, that they are deleted."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -87,14 +88,23 @@ class WindowedOperator(UpdatingOperator):
         time = self._time = WindowTime(context, self._wait_ms)
         forward, late_to = context.send, self.late_to
         on_close = self.on_close
-        open_windows = OpenWindows(context, time, partial(self._read_open, context), on_close=on_close)
+        # Verbs behind have rows of open windows, and get them anew when they close, those of sessions with other keys.
+        takes_back = self.sends_old or isinstance(self, SessionAggregate)
+        read_open = partial(self._read_open, context)
+        open_windows = OpenWindows(context, time, read_open, on_close=on_close, takes_back=takes_back)
         take, send = self._bind_windows(context, time, open_windows)
-        if on_close:
-            forwarding_of(context.get_store(self.store)).is_sent = lambda windowed: windowed[2] <= time.closed
+        if on_close or open_windows.has_unsent:
+            self._say_what_is_sent(context, time, open_windows)
+
+        def take_back(headers: Headers) -> None:
+            send(open_windows.sent(), headers, True)
+            open_windows.forget_sent()
 
         def close(headers: Headers) -> None:
+            if open_windows.has_sent:
+                take_back(headers)
             if time.closed >= open_windows.next_end:
-                send(open_windows.take(time.closed), headers)
+                send(open_windows.take(time.closed), headers, False)
 
         self._close, drop = close, context.metrics.drop
         forwarding = context.get_store(self.store).forwarding
@@ -124,12 +134,25 @@ class WindowedOperator(UpdatingOperator):
             if not take(record) and late_to is not None:
                 forward(record, late_to)
 
-        def run_after_unsent(record: Record) -> None:
+        def run_after_another_emission(record: Record) -> None:
             if open_windows.has_unsent:
-                send(open_windows.take_unsent(), record[3])
+                send(open_windows.take_unsent(), record[3], False)
+            elif open_windows.has_sent:
+                take_back(record[3])
             run(record)
 
-        return run_after_unsent if open_windows.has_unsent else run
+        return run_after_another_emission if open_windows.has_unsent or open_windows.has_sent else run
+
+    def _say_what_is_sent(self, context: ProcessorContext, time: WindowTime, open_windows: OpenWindows) -> None:
+        """Let those that read the store know which windows were sent: see `Forwarding.is_sent`."""
+        forwarding, on_close = forwarding_of(context.get_store(self.store)), self.on_close
+
+        def is_sent(windowed: Any) -> bool:
+            if open_windows.has_sent:  # all, but for the one that is taken back now
+                return forwarding.before is None or not is_same_key(forwarding.before[0], windowed)
+            return (not on_close and not open_windows.has_unsent) or bool(windowed[2] <= time.closed)
+
+        forwarding.is_sent = is_sent
 
     def init(self, context: ProcessorContext) -> None:
         """Let the record cache forward updates, unless windows are emitted when they close; watch for idle input."""
@@ -247,11 +270,11 @@ class WindowAggregate(WindowedOperator):
                     send_update((new(Windowed, (key, start, end)), update, at, headers))
             return taken
 
-        def send(due: list[Note], headers: Headers) -> None:
+        def send(due: list[Note], headers: Headers, are_deleted: bool) -> None:
             ends = {start: end for end, start, _ in due}
             for (key, start, _), entry in _rows(store, sorted(ends)):
                 of_window = entry[2] if keeps_headers else headers
-                change = new(Change, (entry[0], None))
+                change = new(Change, (None, entry[0]) if are_deleted else (entry[0], None))
                 emit((new(Windowed, (key, start, ends[start])), change, entry[1], of_window))
 
         return take, send
@@ -358,13 +381,14 @@ class SlidingAggregate(WindowedOperator):
             work(record, windows, difference, write, copy)
             return taken
 
-        def send(due: list[Note], headers: Headers) -> None:
+        def send(due: list[Note], headers: Headers, are_deleted: bool) -> None:
             for _, (start, _), key in due:
                 entry = fetch(key, start)
                 if entry is not None:
                     of_window = entry[2] if keeps_headers else headers
                     window = new(Windowed, (key, start, start + difference))
-                    emit((window, new(Change, (entry[0], None)), entry[1], of_window))
+                    change = new(Change, (None, entry[0]) if are_deleted else (entry[0], None))
+                    emit((window, change, entry[1], of_window))
 
         return take, send
 
@@ -508,21 +532,22 @@ class SessionAggregate(WindowedOperator):
                 send_update((new(Windowed, (key, start, end)), update, end, headers))
             return True
 
-        def send(due: list[Note], headers: Headers) -> None:
+        def send(due: list[Note], headers: Headers, are_deleted: bool) -> None:
             closed: dict[tuple[int, int, bytes], tuple[Any, Any]] = {}
             for noted, (start, raw), key in due:
                 with find(key, noted, start) as rows:
                     for (_, begin, end), entry in rows:
                         if begin != start:  # one that had closed before records around its end came
                             continue
-                        if on_close and end > time.closed:  # it has grown since it was noted
+                        if on_close and end > time.closed and not are_deleted:  # it has grown since it was noted
                             open_windows.add(end, (start, raw), key)
                         else:
                             closed[end, start, raw] = key, entry
             for end, start, raw in sorted(closed):
                 key, entry = closed[end, start, raw]
                 value, of_window = (entry[0], entry[2]) if keeps_headers else (entry, headers)
-                emit((new(Windowed, (key, start, end)), new(Change, (value, None)), end, of_window))
+                change = new(Change, (None, value) if are_deleted else (value, None))
+                emit((new(Windowed, (key, start, end)), change, end, of_window))
 
         return take, send
 

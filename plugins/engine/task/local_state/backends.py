@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from penstock import (
+    RESTORING,
     IncompatibleStateError,
     Restore,
     RestoreListener,
@@ -21,7 +22,6 @@ from penstock import (
     TaskChangelog,
     World,
 )
-from penstock.changelog import RESTORING
 from penstock.hooks import registry
 from penstock.program.layouts import Layouts, id_of_version
 from penstock.store import Change, Changes

@@ -25,8 +25,8 @@ from penstock import (
     TaskId,
     World,
     version_counter,
+    version_name,
 )
-from penstock.changelog import version_name
 from penstock.program.layouts import Layouts
 from penstock.store import Change, Changes
 from penstock.store.record_cache import CacheBudget, RecordCache

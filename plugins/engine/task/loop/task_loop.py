@@ -8,20 +8,20 @@ from functools import partial
 from penstock import (
     Application,
     Commit,
+    Follower,
     Log,
     LogError,
     OffsetOutOfRangeError,
     RecordBatch,
     StaleStoreError,
     TaskId,
+    Ticker,
     TopicPartition,
     World,
 )
-from penstock.log.follower import Follower
 from penstock.plugins.logs.following import open_follower
 from penstock.task.failures import RetryRequested
 from penstock.task.visits import Visit
-from penstock.world import Ticker
 
 from ..local_state.restoring import RestoreProgress
 from ..process_resources import ProcessResources

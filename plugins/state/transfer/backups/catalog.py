@@ -21,11 +21,10 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from penstock import ChangelogError, Commit, ConfigError, PenstockError, StoreError, TopicPartition, World
+from penstock import ChangelogError, Commit, ConfigError, PenstockError, StoredFile, StoreError, TopicPartition, World
 from penstock.plugins.changelogs.directory import DirectoryChangelog, location_and_options
 from penstock.plugins.changelogs.storage import TEMPORARY, Storage, absolute, open_storage
 from penstock.plugins.engine.program.saved_program import ProgramNote, saved_layouts
-from penstock.world import StoredFile
 
 FORMAT = 1
 IN_TRANSIT = "in-transit"

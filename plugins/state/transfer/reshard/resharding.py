@@ -36,6 +36,7 @@ from penstock.plugins.engine.program.saved_program import (
 from penstock.plugins.engine.program.stored_id import (
     StoredAs,
     read_grown,
+    read_partitioned,
     read_stored,
     write_grown,
     write_stored,
@@ -146,7 +147,7 @@ def undo(application: Application, log: Log, lease: Lease, *, world: World | Non
             "the layout before would process them again; reshard it to the earlier number instead"
         )
     with carrying_pause(stored.id, stored.before, log):
-        write_stored(application.id, lease, StoredAs(stored.before, left=stored.left))
+        write_stored(application.id, lease, StoredAs(stored.before, sources=stored.replaced_before(), left=stored.left))
     delete_layout(application.settings, log, stored.id, world or World(), lease.renew)
 
 
@@ -181,7 +182,7 @@ class Resharding:
             try:
                 prepared = self._prepare()
                 grown = {each: end for each, end in self.ends.items() if each.topic in plan.grown}
-                write_grown(self.id, lease, {**read_grown(plan.stored, log), **_by_topic(grown)})
+                write_grown(self.id, lease, {**read_grown(plan.stored, log), **_by_topic(grown)}, self._partitioned())
                 starts = self._starts(prepared.assignment)
                 for subtopology in prepared.application.program.subtopologies:
                     lease.renew()
@@ -196,12 +197,18 @@ class Resharding:
             except Exception:
                 self._delete_unused()
                 raise
-            left = (*plan.stored.left, *plan.stored.sources)
+            left = list(dict.fromkeys((*plan.stored.left, *plan.stored.sources)))
             with carrying_pause(plan.stored.id, self.id, log):
-                write_stored(
-                    plan.id, lease, StoredAs(self.id, plan.stored.id, dict(plan.sources), left, _by_topic(starts))
-                )
+                sources = plan.stored.replaced(plan.sources)
+                write_stored(plan.id, lease, StoredAs(self.id, plan.stored.id, sources, left, _by_topic(starts)))
         return Resharded(self.id, rows)
+
+    def _partitioned(self) -> set[str]:
+        """Return the source topics of the new layout whose writers have a partitioner of their own."""
+        plan = self._plan
+        told = {*plan.grown, *plan.sources}  # of others an earlier resharding was told
+        topics = {*plan.partitioners, *(read_partitioned(plan.stored, self._log) - told)}
+        return {plan.sources.get(topic, topic) for topic in topics}
 
     # ------------------------------------------------------------------ the ends
 

@@ -28,9 +28,9 @@ from penstock.plugins.state.copies.state_reader import Portion, Row
 from penstock.program.nodes import decorate
 from penstock.program.serdes import resolve_serde
 from penstock.store import Changes
+from penstock.store.envelope import unwrap, wrap
 from penstock.store.specs import declared_serdes
 from penstock.stores.kinds.row_keys import OWN_ROW, merged_numbers, time_in_row
-from penstock.stores.rows.envelope import unwrap, wrap
 from penstock.support.names import changelog_topic
 from penstock.support.private_files import make_private_directory
 
@@ -238,7 +238,7 @@ class ValueRoute:
 
 _LATER = frozenset({"observed", "closed", "wait", "arrived", "moved", "stream_time", "ticket", "held_back"})
 """Numbers of operators of which the highest counts: times that only grow, and counters."""
-_EARLIER = frozenset({"next_end", "closed_to", "min_time", "first", "next_emit", ".passed"})
+_EARLIER = frozenset({"next_end", "closed_to", "min_time", "first", "next_emit", ".passed", "open_sent"})
 """Those of which the lowest counts: when something is due, and up to where windows were sent when they closed."""
 _IN_TARGET = frozenset({"next_offset", "topic"})
 """Those of an external sink: how far its target is in one partition, which the target itself says as well."""

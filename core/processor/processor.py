@@ -7,14 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
-from .clock import Duration
+from ..clock import Duration
+from ..errors import TopologyError
+from ..record import Record
+from ..serde import Serde
+from ..store import StoreBuilder
+from ..support.callbacks import bound, check_plain
 from .context import CallOrder, ProcessorContext, ValueTransformerContext
-from .errors import TopologyError
 from .handlers import Handler
-from .record import Record
-from .serde import Serde
-from .store import StoreBuilder
-from .support.callbacks import bound, check_plain
 
 
 class Processor(ABC):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
-from .clock import Cancellable, Duration, PunctuationType, Punctuator
+from ..clock import Cancellable, Duration, PunctuationType, Punctuator, Times
+from ..record import Headers, Record, RecordMetadata
+from ..store import Entries
+from ..store.record_cache import FlushListener, SourceRecord, WaitingWindows
 from .handlers import Handler
-from .record import Headers, Record, RecordMetadata
-from .store import Entries
-from .store.record_cache import FlushListener, SourceRecord, WaitingWindows
 
 
 @dataclass(slots=True)
@@ -41,6 +41,7 @@ class NodeMetrics:
 
 
 CallOrder = Literal["key", "partition", "none"]
+"""In which order a node that answers later hands on results; see `InFlightOptions`."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class ValueTransformerContext(Protocol):
 
     def schedule(
         self,
-        interval: Duration,
+        interval: Duration | Times,
         punctuator: Punctuator,
         clock: PunctuationType,
         *,
@@ -133,6 +134,10 @@ class ValueTransformerContext(Protocol):
         name: str | None = None,
     ) -> Cancellable:
         """Call `punctuator` with the time each time `interval` of `clock` has passed.
+
+        In `init`, `interval` may also be `Times`, an object with a method `next_after`: those of a cron expression, by
+        `penstock.contrib.cron`, or of a calendar of your own. A task that was away calls the punctuator once when it is
+        back. Other times in a new program are valid at once; what was due before it began is called.
 
         Firing times are aligned to `start` (ms since the epoch; default 0 for stream time, now for the wall clock). A
         clock that is late fires once, not once for each interval missed. A punctuator that schedules itself again is

@@ -11,7 +11,8 @@ from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple
 
-from penstock import Headers, StoreError
+from ..errors import StoreError
+from ..record import Headers
 
 PLAIN = b"\x00"
 """The envelope of a value alone: put it in front."""

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from .clock import Duration, duration_ms
-from .errors import ConfigError
-from .record import Headers
-from .support.names import is_topic_name
+from ..clock import Duration, duration_ms
+from ..errors import ConfigError
+from ..record import Headers
+from ..support.names import is_topic_name
 
 
 class Stage(Enum):

@@ -1,1 +1,0 @@
-"""Keeps the documented import path of `Engine`, which is in engine/run/."""
