@@ -279,6 +279,23 @@ def test_a_letter_goes_where_the_partitioner_of_its_topic_sends_its_record() -> 
     assert (again.sent, list(again.held.values())) == ((), [1])
 
 
+def test_a_partitioner_that_goes_by_headers_gets_those_of_the_letter() -> None:
+    log = dead_letter_log()
+    for number in range(6):
+        headers: Headers = (("tenant", b"%d" % (number % 3)),)
+        failure = Failure(Stage.PROCESSING, ERRORS[0], "node", "0_0", "b", 9, number, b"k", b"", headers)
+        log.append(OutputBatch("dead", [b"k"], [b"%d" % number], [0], [letter_headers(failure)], [[0]]))
+
+    def by_tenant(topic: str, record: Record, count: int) -> int:
+        return int(dict(record.headers).get("tenant") or 0) % count
+
+    topology = Topology().add_source("all", "b", key_serde="str")
+    topology.add_sink("by tenant", "a", "all", key_serde="str", value_serde="bytes", partitioner=by_tenant)
+    targets = ApplicationTargets(Application("app", topology), log)
+    replay(log, "dead", Selection(), to="a", targets=targets)
+    assert placed(log, "a") == [0, 1, 2, 0, 1, 2]
+
+
 def test_no_letter_is_dropped_by_a_partitioner_that_drops_its_record() -> None:
     log = dead_letter_log()
     letter(log, 7, 0, "a", ERRORS[0])

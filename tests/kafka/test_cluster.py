@@ -28,7 +28,7 @@ def test_another_cluster_is_refused_and_taken_after_a_reset(broker: KafkaBroker,
             assert all(ids) and ids[0] != ids[1]
             there.create_topic(shop.orders, 1)
             there.create_topic(shop.totals, 1)
-            empty = rf"ran on cluster '{ids[0]}' with the local state of this machine, and .* cluster '{ids[1]}', where"
+            empty = rf"ran on cluster '{ids[0]}' with the local state of this machine, and .* cluster '{ids[1]}', which"
             with pytest.raises(IncompatibleStateError, match=empty):
                 shop.run(log=f"kafka:{other.bootstrap}")
             for note in (notes.PROGRAM, notes.CLUSTER):  # as a mirror of the application's own topics does

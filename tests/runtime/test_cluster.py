@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Application, IncompatibleStateError, Topology
-from penstock.plugins.engine.program.preparation import check, prepare
+from penstock.plugins.engine.program.preparation import check, check_program, prepare
 from penstock.plugins.engine.program.reset import plan_reset, reset, to_earliest
 from penstock.plugins.engine.task import notes
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.plugins.state.transfer.reshard.plan import plan_reshard
 
 from ..rotation import examples
 
@@ -57,6 +58,16 @@ def test_a_mirror_is_refused_until_it_is_taken(tmp_path: Path) -> None:
     prepare(shop(tmp_path / "new"), other)
 
 
+def test_tools_that_use_positions_refuse_a_mirror(tmp_path: Path) -> None:
+    """A layout that was resharded there had a note of the wrong cluster, so its start was not refused."""
+    one, other = Cluster("one"), Cluster("other")
+    prepare(shop(tmp_path), one)
+    mirror(one, other)
+    for tool in (lambda: plan_reshard(shop(tmp_path), other, 2), lambda: check_program(shop(tmp_path), other)):
+        with pytest.raises(IncompatibleStateError, match="ran on cluster 'one'"):
+            tool()
+
+
 def test_a_reset_begins_on_the_cluster_as_it_is(tmp_path: Path) -> None:
     one, other = Cluster("one"), Cluster("other")
     prepare(shop(tmp_path), one)
@@ -70,10 +81,10 @@ def test_a_reset_begins_on_the_cluster_as_it_is(tmp_path: Path) -> None:
 
 def test_an_empty_cluster_is_refused_where_the_local_state_is_of_another(tmp_path: Path) -> None:
     prepare(shop(tmp_path), Cluster("one"))
-    file = tmp_path / "shop.cluster"
-    with pytest.raises(IncompatibleStateError, match=f"never run: it would begin.*delete {file}"):
+    file = tmp_path / "shop@cluster"
+    with pytest.raises(IncompatibleStateError, match=f"nothing of it: it would begin.*delete {file}"):
         prepare(shop(tmp_path), Cluster("other"))
-    assert file.read_text() == "one"
+    assert file.read_text() == "one" and file.stat().st_mode & 0o777 == 0o600
     file.unlink()
     prepare(shop(tmp_path), Cluster("other"))
 
@@ -87,7 +98,7 @@ def test_a_check_changes_nothing(tmp_path: Path) -> None:
 def test_a_log_without_ids_is_not_checked(tmp_path: Path) -> None:
     prepare(shop(tmp_path), Cluster("one"))
     prepare(shop(tmp_path), Cluster(""))
-    assert (tmp_path / "shop.cluster").read_text() == "one"
+    assert (tmp_path / "shop@cluster").read_text() == "one"
 
 
 def test_a_program_of_before_is_taken_as_it_is(tmp_path: Path) -> None:
@@ -95,9 +106,9 @@ def test_a_program_of_before_is_taken_as_it_is(tmp_path: Path) -> None:
     log = Cluster("one")
     prepare(shop(tmp_path), log)
     notes.CLUSTER.take_back("shop", log)
-    (tmp_path / "shop.cluster").write_text("other")
+    (tmp_path / "shop@cluster").write_text("other")
     prepare(shop(tmp_path), log)
-    assert notes.CLUSTER.read("shop", log) == (tmp_path / "shop.cluster").read_text() == "one"
+    assert notes.CLUSTER.read("shop", log) == (tmp_path / "shop@cluster").read_text() == "one"
 
 
 STEPS = st.lists(
@@ -109,7 +120,7 @@ STEPS = st.lists(
 @settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_a_start_is_refused_exactly_where_another_cluster_was_met(steps: list[tuple[str, int, int]]) -> None:
-    """Law: what names the cluster is the log's note, else, where the program never ran there, the machine's file."""
+    """Law: what names the cluster is the log's note, else, where it has no program, the file."""
     names, logs = ("one", "other"), (Cluster("one"), Cluster("other"))
     noted: list[str] = ["", ""]
     ran, files = [False, False], ["", ""]
@@ -123,6 +134,7 @@ def test_a_start_is_refused_exactly_where_another_cluster_was_met(steps: list[tu
             elif step == "reset":
                 start_over(log, machines[machine])
                 noted[at] = files[machine] = ""
+                ran[at] = False
             else:
                 expected = noted[at] or ("" if ran[at] else files[machine])
                 if step == "start" and expected not in ("", names[at]):

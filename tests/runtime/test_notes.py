@@ -15,6 +15,7 @@ FORMS: list[tuple[Note[Any], str, str, Any, bytes]] = [
     (notes.PROGRAM, "app", "program", {"b": 1, "a": None}, b'{"b": 1, "a": null}'),
     (notes.EPOCH, "app", "epoch", "1f", b"1f"),
     (notes.CHANGELOG.of("1f"), "app", "changelog-1f", "directory:/é", "directory:/é".encode()),
+    (notes.CLUSTER, "app", "cluster", "4L6g3nShT-eMCtK--X86sw", b"4L6g3nShT-eMCtK--X86sw"),
     (notes.COMMITTED.of("1f"), "app", "committed-1f", {"b": [0], "a": [1]}, b'{"b": [0], "a": [1]}'),
     (notes.COMMITTED_IDS.of("1f"), "app", "committed-ids-1f", {"b": "2", "a": "1"}, b'{"a": "1", "b": "2"}'),
     (notes.PAUSED, "app", "paused", notes.Paused(None), b'{"subtopologies": null}'),

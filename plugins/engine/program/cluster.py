@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
 from penstock import Application, ConfigError, IncompatibleStateError, Lease, Log
 from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.locations import Places
+from penstock.support.private_files import make_private_directory, write_private_text
 
 
 def check_cluster(application: Application, log: Log) -> str:
@@ -35,8 +37,8 @@ def check_cluster(application: Application, log: Log) -> str:
         if here not in ("", now):
             raise IncompatibleStateError(
                 f"application {application.id!r} ran on cluster {here!r} with the local state of this machine, and "
-                f"{shown}, where it has never run: it would begin there without its state. Correct the setting 'log'. "
-                f"To begin on this cluster, set cluster_check to False for one start, or delete {file}"
+                f"{shown}, which has nothing of it: it would begin without its state. Correct the setting 'log'. To "
+                f"begin on this cluster, set cluster_check to False for one start, or delete {file}"
             )
     return now
 
@@ -50,8 +52,10 @@ def note_cluster(application: Application, log: Log | Lease, cluster: str, befor
     file = _file(application)
     if file is not None and _read(file) != cluster:
         with suppress(OSError):  # the log has it; this machine may have no local state
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(cluster)
+            make_private_directory(file.parent)
+            aside = file.with_name(f"{file.name}.new")
+            write_private_text(aside, cluster)
+            os.replace(aside, file)
 
 
 def forget_cluster(application: Application, log: Log) -> None:

@@ -232,6 +232,7 @@ def prepare(application: Application, log: Log, check_lease: Callable[[], None] 
 
 def check_program(application: Application, log: Log) -> Prepared:
     """Prepare an application that has run before, without changing anything. Raises as `prepare`."""
+    check_cluster(application, log)
     assignment = resolve(application, log)
     note, application = check_saved(application, assignment, read_note(application.id, log), log)
     committed = CommittedPartitions(log, application.id, note["identity"])

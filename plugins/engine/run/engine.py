@@ -135,11 +135,13 @@ class StartedRun:
                     raise ConfigError("no installed companion answers queries: `penstock plugins` lists companions")
             return self._queries
 
-    def store(self, name: str, **options: Any) -> Any:
+    def store(self, name: str, *, isolation: str = "read_committed", **options: Any) -> Any:
         """Return a store of the application, to be read at committed versions; `options` are those of `Queries.store`.
 
         Raises as `queries` and `Queries.store`.
         """
+        if isolation != "read_committed":  # the default of any companion's queries
+            options["isolation"] = isolation
         return self.queries.store(name, **options)
 
     @property

@@ -148,8 +148,8 @@ class Places:
 
     @property
     def cluster(self) -> Path:
-        """The file with the id of the cluster on which the application ran last."""
-        return self.root.with_name(f"{self.root.name}.cluster")
+        """The file with the id of the cluster on which the application ran last. No application's id has an "@"."""
+        return self.root.with_name(f"{self.root.name}@cluster")
 
     def task(self, task_id: str) -> Path:
         """Return the directory of a task's stores, or of a reader's by its name."""

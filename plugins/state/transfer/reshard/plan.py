@@ -24,6 +24,7 @@ from penstock import (
     Windowed,
 )
 from penstock.plugins.engine.program.check import check_saved
+from penstock.plugins.engine.program.cluster import check_cluster
 from penstock.plugins.engine.program.preparation import topic_counts
 from penstock.plugins.engine.program.saved_program import ProgramNote, gone_stores, read_note
 from penstock.plugins.engine.program.stored_id import StoredAs, read_stored, stored_as
@@ -87,6 +88,7 @@ def plan_reshard(
             f"application {application.id!r} has not run in the log {application.settings.shown('log')}: there is no "
             "state to reshard"
         )
+    check_cluster(before, log)  # the new layout would have positions of the other cluster, and no note of it
     if stored.before:
         raise IncompatibleStateError(
             f"application {application.id!r} was resharded, and its layout before is still kept: accept the present "
