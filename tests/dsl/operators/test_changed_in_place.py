@@ -378,7 +378,9 @@ def test_a_key_that_a_function_changes_keeps_its_row(verb: str) -> None:
     elif verb == "stateful_map":
         stream.stateful_map(lambda *given: (number(*given), None), int, "counts", with_key=True).to("out")
     else:
-        groups = builder.table("in", "rows", key_serde="json").group_by(lambda key, _: key, with_key=True, name="by")
+        groups = builder.table("in", "rows", key_serde="json").group_by(
+            lambda key, _: key, with_key=True, name="by", key_serde="json"
+        )
         groups.aggregate(int, number, lambda key, count, value: count, "counts", with_key=True)
     with TopologyTestDriver(builder) as driver:
         for _ in range(2):
