@@ -144,8 +144,8 @@ class ConnectedKStreams(Verbs, Generic[K, V, V2]):
         Both are functions of (record, context): a Record, and the context of a Processor, with its stores, timers and
         `forward`. `on_timer`, a function of (key, at, context), gets the timers that they set by `context.timer`.
         `stores` are stores that they use, declared or by name: both see the same ones. The task takes the records of
-        both streams in the order of their timestamps, as in a join. They may change keys. They cannot set schedules,
-        which need the `init` of a Processor.
+        both streams in the order of their timestamps, as in a join; where one record reaches both functions, no order
+        is promised. They may change keys. They cannot set schedules, which need the `init` of a Processor.
 
         Records with equal keys meet in one task: both topics need equal numbers of partitions, which is checked when
         the program starts. A stream whose keys a verb may have changed goes through a repartition topic,

@@ -378,10 +378,29 @@ def test_a_key_that_a_function_changes_keeps_its_row(verb: str) -> None:
     elif verb == "stateful_map":
         stream.stateful_map(lambda *given: (number(*given), None), int, "counts", with_key=True).to("out")
     else:
-        groups = builder.table("in", "rows", key_serde="json").group_by(lambda key, _: key, with_key=True, name="by")
+        groups = builder.table("in", "rows", key_serde="json").group_by(
+            lambda key, _: key, with_key=True, name="by", key_serde="json"
+        )
         groups.aggregate(int, number, lambda key, count, value: count, "counts", with_key=True)
     with TopologyTestDriver(builder) as driver:
         for _ in range(2):
             driver.pipe("in", {"id": 1}, "x")
         found = [(key, getattr(count, "value", count)) for key, count in driver.store("counts").all()]
         assert found == [({"id": 1}, 2)]
+
+
+def test_a_key_that_a_merger_changes_keeps_its_sessions() -> None:
+    def merge(key: Any, one: int, other: int) -> int:
+        key["merged"] = True
+        return one + other
+
+    builder = StreamsBuilder()
+    windows = builder.stream("in", key_serde="json").group_by_key().windowed_by(sessions(gap="1s", grace="1h"))
+    counts = windows.aggregate(int, lambda key, count, value: count + 1, merge, "counts", with_key=True)
+    counts.to_stream(lambda key, value: key.key, with_key=True).to("out", key_serde="json", value_serde="int")
+    with TopologyTestDriver(builder) as driver:
+        for time in (0, 2_000, 1_000, 3_000):
+            driver.pipe("in", {"id": 1}, "x", time)
+        assert [(key, count) for key, count in driver.read_pairs("out") if count] == [
+            ({"id": 1}, count) for count in (1, 1, 3, 4)
+        ]

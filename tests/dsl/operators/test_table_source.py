@@ -202,5 +202,5 @@ def test_several_aggregates_of_groups_are_those_of_the_rows_there_are(rows: list
 
 def test_what_cannot_be_taken_back_is_no_aggregate_of_groups() -> None:
     groups = StreamsBuilder().table("in").group_by(lambda row: row["group"])
-    with pytest.raises(TopologyError, match="agg: low, all cannot be taken back when a row changes or leaves"):
+    with pytest.raises(TopologyError, match=r"agg \(store 'all'\): low, all cannot be taken back when a row changes"):
         groups.agg("all", total=sum_of("n"), low=min_of("n"), all=collect_of("n"))

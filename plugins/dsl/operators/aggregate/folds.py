@@ -205,7 +205,9 @@ class Aggregating(Fold):
 
     def merged(self, key: Any, one: Any, other: Any) -> Any:
         assert self.merger is not None
-        return self.merger(key, one, other) if self.merges_with_key else self.merger(one, other)
+        if not self.merges_with_key:
+            return self.merger(one, other)
+        return self.merger(key if type(key) in IMMUTABLE else own_copy(key), one, other)  # as in Aggregator
 
 
 def reducing(reducer: Callable[[Any, Any], Any]) -> Reducing:
