@@ -53,7 +53,7 @@ def by_tenant(topic: str, record: Any, count: int) -> int:
 def test_a_partitioner_that_goes_by_headers_gets_those_of_the_question() -> None:
     tasks = behind_a_repartition(partitioner=by_tenant)
     assert "1_7" in tasks.may_have(KEY, 10, (("tenant", b"7"),))
-    with pytest.raises(ConfigError, match="needs more than the key and the headers given.*'tenant'"):
+    with pytest.raises(ConfigError, match="needs more than the key and the headers given"):
         tasks.may_have(KEY, 10)
 
 
