@@ -189,10 +189,7 @@ class StoreReading:
         return tasks if self.task is None else {self.task: self.copies.task(self.subtopology, self.task)}
 
     def tasks_of(self, key: Any, headers: Headers | None = None) -> Sequence[SavedTask]:
-        """Return the tasks that may have a key whose records have these headers.
-
-        Raises as `tasks`, and ConfigError if its task is unknown.
-        """
+        """Return the tasks that may have a key and these headers. Raises as `tasks`, and ConfigError if unknown."""
         tasks = self._tasks()
         if self.all_tasks or len(tasks) == 1:
             return list(tasks.values())
