@@ -143,10 +143,10 @@ class Running(Protocol):
     def store(self, name: str, *, isolation: str = "read_committed", **options: Any) -> Any:
         """Return a store of the tasks on this machine, to be read at committed versions until the run ends.
 
-        What it returns has the reading half of the store's kind, such as ReadOnlyKeyValueStore. `options` and `isolation`, of
-        which there is only "read_committed", are those of `penstock.queries.Queries.store`. Raises ConfigError for a
-        store that the program does not have,
-        RuntimeUnavailableError after the end of the run, and LogError.
+        What it returns has the reading half of the store's kind, such as ReadOnlyKeyValueStore. `options`, and
+        `isolation`, of which there is only "read_committed", are those of `penstock.queries.Queries.store`. Raises
+        ConfigError for a store that the program does not have, RuntimeUnavailableError after the end of the run, and
+        LogError.
         """
         ...
 
