@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from datetime import UTC, date, datetime, timedelta, timezone
+from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
@@ -131,12 +131,17 @@ def test_counts_of_months_go_on_when_they_are_over() -> None:
         ]
 
 
+class Nowhere(tzinfo):
+    """A time zone without a name."""
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"unit": "fortnight", "tz": "UTC"}, "unit is one of 'day', 'week', 'month', 'quarter', 'year', found 'fort"),
         ({"unit": "day", "tz": "Europe/Brelin"}, "no time zone 'Europe/Brelin' is known here: .* pip install tzdata"),
-        ({"unit": "day", "tz": 1}, "tz is the name of a time zone, a ZoneInfo with a name, or a datetime.timezone"),
+        ({"unit": "day", "tz": 1}, "tz: expected the name of a time zone, or a tzinfo, found 1"),
+        ({"unit": "day", "tz": Nowhere()}, "tz is the name of a time zone, a ZoneInfo with a name, or a datetime.time"),
         ({"unit": "week", "tz": "UTC", "week_begins": "Sunday"}, "week_begins is one of 'monday'"),
         (
             {"unit": "day", "tz": "UTC", "grace": None},
