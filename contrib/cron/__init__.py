@@ -27,11 +27,9 @@ class Cron:
         self._expression, self._times = expression, CronSim
         try:
             self._zone = zone_named(tz)
-            first = next(CronSim(expression, datetime(2024, 1, 1, tzinfo=self._zone)), None)
+            CronSim(expression, datetime(2024, 1, 1, tzinfo=self._zone))
         except (ValueError, CronSimError) as error:
             raise ConfigError(f"cron {expression!r}: {error}") from error
-        if first is None:
-            raise ConfigError(f"cron {expression!r}: there is no such day")
 
     def __repr__(self) -> str:
         return f"cron({self._expression!r}, tz={str(self._zone)!r})"

@@ -29,7 +29,8 @@ from tests.rotation import of_today
 from tests.spark.surroundings import Surroundings
 from tests.waiting import wait_until
 
-from .programs import rows
+from .postgres_server import PostgresServer
+from .programs import expected, rows
 
 Row = tuple[str, str]
 _MARK = "PENSTOCK_SINK_CRASH"
@@ -168,10 +169,9 @@ class Rounds:
             return False
         is_complete = self.check()
         for target, change in self.CHANGES.items():
-            expected = Counter((f"k{number % 5}", change(f"v{number}")) for number in range(self.total))
-            found = self.found(target)
-            assert not found - expected, f"more than once, or not expected: {list((found - expected).items())[:5]}"
-            is_complete &= found == expected
+            wanted, found = expected(range(self.total), change), self.found(target)
+            assert not found - wanted, f"more than once, or not expected: {list((found - wanted).items())[:5]}"
+            is_complete &= found == wanted
         return is_complete
 
     def close(self) -> None:
@@ -179,6 +179,29 @@ class Rounds:
             _send(signal.SIGKILL, self._processes())
             self._process.wait()
         self.surroundings.log.close()
+
+
+class RoundsWithServer(Rounds):
+    """With a server of its own, which is killed and frozen, too."""
+
+    OWN_FAULTS = ["kill server", "freeze server"]
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.server = PostgresServer()
+        super().__init__(directory, seed)
+
+    def strike(self, fault: str) -> None:
+        if fault == "kill server":
+            self.server.kill()
+            self.server.start()
+        else:
+            self.server.freeze()
+            time.sleep(self.random.choice([0.1, 2.5]))
+            self.server.wake()
+
+    def close(self) -> None:
+        super().close()
+        self.server.close()
 
 
 def _send(number: int, processes: list[psutil.Process]) -> None:

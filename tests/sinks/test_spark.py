@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +10,11 @@ import pytest
 from penstock import Application, TopologyError
 from penstock.contrib.postgres import postgres as postgres_sink
 from penstock.dsl import StreamsBuilder
-from penstock.plugins.spark import run
 from penstock.plugins.spark.dataframe.records import check_application
 from penstock.testing import MemorySink
 
-from ..spark.surroundings import Surroundings
-from ..waiting import wait_until
+from .on_spark import run_twice
 from .postgres_server import PostgresServer
-from .programs import rows
 
 pytestmark = pytest.mark.spark
 
@@ -29,21 +25,7 @@ def test_each_record_is_written_once(tmp_path: Path, spark: Any, postgres: Postg
     columns = {"name": "text", "value": "text"}
     sink = postgres_sink(postgres.dsn, table="rows", columns=columns, key="name", mode="insert")
     builder.stream("in").map_values(str.upper).to_sink(sink, "target", value_serde="str")
-    total = 0
-    with Surroundings(tmp_path / "data") as surroundings:
-        surroundings.create(**{"in": 3})
-        given = surroundings.application("app", builder)
-        for _ in range(2):
-            surroundings.put("in", rows(range(total, total + 40)))
-            total += 40
-            stop = threading.Event()
-            thread = threading.Thread(target=lambda: run(given, trigger, session=spark, stop=stop))  # noqa: B023
-            thread.start()
-            try:
-                wait_until(lambda: not thread.is_alive() or count_of(postgres) >= total, "all is written", 120)  # noqa: B023
-            finally:
-                stop.set()
-                thread.join()
+    total = run_twice(tmp_path / "data", spark, trigger, builder, lambda: count_of(postgres))
     assert sorted(postgres.query("SELECT name, value FROM rows")) == sorted(
         (f"k{number % 5}", f"V{number}") for number in range(total)
     )

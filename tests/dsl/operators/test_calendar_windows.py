@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from penstock import TopologyError
 from penstock.plugins.dsl import StreamsBuilder, calendar_windows
+from penstock.plugins.dsl.operators.aggregate.calendar_windows import CalendarWindows
 from penstock.plugins.testing import TopologyTestDriver
 
 UNITS = ("day", "week", "month", "quarter", "year")
@@ -103,6 +104,35 @@ def test_clocks_that_are_put_back_over_midnight() -> None:
     for minute in range(0, 120):
         [(start, _)] = windows.windows_for(midnight + minute * 60_000)
         assert start == midnight
+
+
+class Jumps(tzinfo):
+    """A zone whose clocks jump from 23:30 of 1970-01-05 to 00:30."""
+
+    def utcoffset(self, moment: datetime | None) -> timedelta:
+        assert moment is not None
+        local = moment.replace(tzinfo=None)
+        is_after = local >= datetime(1970, 1, 6, 0, 30) or (local >= datetime(1970, 1, 5, 23, 30) and moment.fold)
+        return timedelta(hours=bool(is_after))
+
+    def dst(self, moment: datetime | None) -> timedelta:
+        return timedelta(0)
+
+    def tzname(self, moment: datetime | None) -> str:
+        return "Test/Jumps"
+
+    def fromutc(self, moment: datetime) -> datetime:
+        return moment + timedelta(hours=moment.replace(tzinfo=None) >= datetime(1970, 1, 5, 23, 30))
+
+
+def test_clocks_that_jump_from_before_midnight_leave_no_time_out() -> None:
+    """No zone has done that since 1970; windows stay one after the other."""
+    windows = CalendarWindows("day", Jumps(), "monday", 0)
+    jump = 5 * DAY - 30 * 60_000
+    [(start, end)] = windows.windows_for(jump - 1)
+    assert (start, end) == (4 * DAY, 5 * DAY)
+    assert windows.windows_for(jump) == ((start, end),)
+    assert windows.windows_for(end) == ((end, 6 * DAY - 3_600_000),)
 
 
 def test_weeks_begin_on_a_day() -> None:

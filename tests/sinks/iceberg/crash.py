@@ -5,7 +5,6 @@ The catalog's server is killed and frozen, too. Other writers append to the same
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +16,7 @@ from penstock.contrib.iceberg import iceberg
 from penstock.dsl import StreamsBuilder
 
 from ..postgres_server import PostgresServer
-from ..rounds import Rounds, Row, main
+from ..rounds import RoundsWithServer, Row, main
 from .tables import COLUMNS, counted, open_catalog, options
 
 _FOREIGN = {"name": "foreign", "value": "foreign"}
@@ -50,16 +49,14 @@ def application(directory: Path, uri: str) -> Application:
     )  # fmt: skip
 
 
-class IcebergRounds(Rounds):
-    """With a catalog in a server of its own."""
+class IcebergRounds(RoundsWithServer):
+    """With a catalog in the server."""
 
     MODULE = "tests.sinks.iceberg.crash"
-    OWN_FAULTS = ["kill server", "freeze server"]
 
     def __init__(self, directory: Path, seed: int) -> None:
-        self._server = PostgresServer()
         super().__init__(directory, seed)
-        self._uri, self._catalog = uri_of(self._server), directory / "catalog"
+        self._uri, self._catalog = uri_of(self.server), directory / "catalog"
         open_catalog(self._catalog, self._uri).close()
         self._foreign: Counter[str] = Counter()
 
@@ -76,15 +73,6 @@ class IcebergRounds(Rounds):
                     self._foreign[name] += 1
                     table.maintenance.expire_snapshots().older_than(datetime.now()).commit()
 
-    def strike(self, fault: str) -> None:
-        if fault == "kill server":
-            self._server.kill()
-            self._server.start()
-        else:
-            self._server.freeze()
-            time.sleep(self.random.choice([0.1, 2.5]))
-            self._server.wake()
-
     def written(self, target: str) -> int:
         with open_catalog(self._catalog, self._uri) as catalog:
             name = f"shop.{target}"
@@ -96,10 +84,6 @@ class IcebergRounds(Rounds):
         found = counted(self._catalog, f"shop.{target}", self._uri)
         assert found.pop(tuple(_FOREIGN.values()), 0) == self._foreign[target], "another writer's rows"
         return Counter(found)
-
-    def close(self) -> None:
-        super().close()
-        self._server.close()
 
 
 if __name__ == "__main__":

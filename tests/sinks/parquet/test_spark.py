@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -10,11 +9,8 @@ from typing import Any
 import pytest
 
 from penstock.contrib.parquet import read_files
-from penstock.plugins.spark import run
-from tests.spark.surroundings import Surroundings
-from tests.waiting import wait_until
 
-from ..programs import rows
+from ..on_spark import run_twice
 from .programs import expected, sink, through_outbox
 from .reading import counted
 
@@ -23,23 +19,10 @@ pytestmark = pytest.mark.spark
 
 @pytest.mark.parametrize("trigger", ["0s", "continuous"])
 def test_each_record_is_written_once(tmp_path: Path, spark: Any, trigger: str) -> None:
-    location, total = tmp_path / "location", 0
+    location = tmp_path / "location"
     location.mkdir()
     made = through_outbox(sink(location, max_age="200ms", partition_by={"day": "%Y-%m-%d"}))
-    with Surroundings(tmp_path / "data") as surroundings:
-        surroundings.create(**{"in": 3})
-        given = surroundings.application("app", made)
-        for _ in range(2):
-            surroundings.put("in", rows(range(total, total + 40)))
-            total += 40
-            stop = threading.Event()
-            thread = threading.Thread(target=lambda: run(given, trigger, session=spark, stop=stop))  # noqa: B023
-            thread.start()
-            try:
-                wait_until(lambda: not thread.is_alive() or counted(location).total() >= total, "all is written", 120)  # noqa: B023
-            finally:
-                stop.set()
-                thread.join()
+    total = run_twice(tmp_path / "data", spark, trigger, made, lambda: counted(location).total())
     assert counted(location) == expected(range(total))
     named = spark.read.option("basePath", str(location)).parquet(*read_files(str(location)))
     assert named.columns == ["name", "value", "day"]

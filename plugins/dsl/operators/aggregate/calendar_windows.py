@@ -72,13 +72,13 @@ class CalendarWindows(TimeWindows):
         cycles = max(0, (timestamp - _LAST_CYCLE) // _CYCLE_MS + 1)
         time = timestamp - cycles * _CYCLE_MS
         local = datetime.fromtimestamp(time // 1000, self.zone).date()
-        # Where clocks are put back over midnight, the day before comes again, and belongs to the new one.
         first = self._first_day(local)
         start = self._begin_ms(first)
-        while start > time:
+        while start > time:  # clocks jump from before midnight to behind it
             first = self._first_day(first - timedelta(days=1))
             start = self._begin_ms(first)
-        # A day that the zone leaves out begins with the next one, and has no window.
+        # Where clocks are put back over midnight, the day before comes again, and belongs to the new one. A day that
+        # the zone leaves out begins with the next one, and has no window.
         while (end := self._begin_ms(following := self._next(first))) <= time:
             first, start = following, end
         return max(start + cycles * _CYCLE_MS, 0), end + cycles * _CYCLE_MS
@@ -98,20 +98,8 @@ class CalendarWindows(TimeWindows):
 
     def _begin_ms(self, day: date) -> int:
         """Return the first time (ms) of a day in the zone."""
-        midnight = datetime(day.year, day.month, day.day)
-        begin = int(midnight.replace(tzinfo=self.zone).timestamp())
-        if datetime.fromtimestamp(begin, self.zone).replace(tzinfo=None) != midnight:
-            # The zone has no midnight that day: its clocks jump over it. The day begins with the jump.
-            before = min(begin, int(midnight.replace(tzinfo=self.zone, fold=1).timestamp()))
-            begin = (
-                bisect_right(
-                    range(before, begin),
-                    False,
-                    key=lambda time: datetime.fromtimestamp(time, self.zone).replace(tzinfo=None) >= midnight,
-                )
-                + before
-            )
-        return begin * 1000
+        # Where clocks jump over midnight, this is the jump.
+        return int(datetime(day.year, day.month, day.day, tzinfo=self.zone).timestamp()) * 1000
 
 
 def calendar_windows(
