@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import penstock.contrib.dedupe as dedupe
-from penstock import Record, Topology, key_value_store
+from penstock import WALL_CLOCK_TIME, Record, Topology, key_value_store
 from penstock.plugins.testing import TopologyTestDriver
 
 
@@ -52,6 +52,39 @@ def test_an_id_is_forgotten_after_the_stores_ttl() -> None:
         for second in (0, 5, 30):
             driver.pipe("in", "k", f"at {second}", timestamp=second * 1000)
         assert [record.value for record in driver.read_all("out")] == ["at 0", "at 30"]
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 40)), max_size=12), st.booleans())
+def test_the_window_counts_from_the_stream_time_of_an_arrival(records: list[tuple[str, int]], prolong: bool) -> None:
+    built = (
+        Topology().add_source("in", "in").add_processor("once", "contrib.dedupe", "in", window="10ms", prolong=prolong)
+    )
+    expected: list[tuple[str, int]] = []
+    begun: dict[str, int] = {}
+    now = -1
+    for key, at in records:
+        now = max(now, at)
+        is_first = key not in begun or now - begun[key] >= 10
+        if is_first:
+            expected.append((key, at))
+        if is_first or prolong:
+            begun[key] = now
+    with TopologyTestDriver(built.add_sink("out", "out", "once"), reopen_tasks=True) as driver:
+        for key, at in records:
+            driver.pipe("in", key, "v", timestamp=at)
+        assert [(record.key, record.timestamp) for record in driver.read_all("out")] == expected
+
+
+def test_the_window_may_pass_by_the_wall_clock() -> None:
+    built = Topology().add_source("in", "in")
+    built.add_processor("once", "contrib.dedupe", "in", window="10s", clock=WALL_CLOCK_TIME)
+    with TopologyTestDriver(built.add_sink("out", "out", "once")) as driver:
+        driver.pipe("in", "k", "first", timestamp=0)
+        driver.pipe("in", "k", "later by its timestamp", timestamp=60_000)
+        driver.advance_wall_clock("10s")
+        driver.pipe("in", "k", "later by the clock", timestamp=0)
+        assert [record.value for record in driver.read_all("out")] == ["first", "later by the clock"]
 
 
 def test_the_example_of_its_readme_runs() -> None:
