@@ -15,6 +15,7 @@ from ..program.program import Program
 from ..program.serdes import SerdeLike, find_serde
 from ..record import Record
 from ..serde import Serde
+from ..support.names import LAYOUTS
 from .dead_letters import check_dead_letters
 from .layers import CODE, Layer
 from .names import MAPPINGS
@@ -27,7 +28,8 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,200}")
 class Application:
     """A topology, or a StreamsBuilder, with an id and settings; what `penstock run MODULE:ATTR` runs.
 
-    `application_id` names the application in the log: its positions, internal topics and state. `settings` are the
+    `application_id` names the application in the log: its positions, internal topics and state; it is 1 to 200 letters,
+    digits, '.', '_' or '-', and does not end with "-layouts". `settings` are the
     fields of `Settings`; those whose names are no Python names, such as Kafka Streams', go into the mapping `config`.
     Raises ConfigError, PluginError or TopologyError at once for anything that cannot work.
     """
@@ -55,6 +57,11 @@ class Application:
     def _prepare(self, application_id: str, topology: Topology | TopologyBuilder, layer: Layer) -> None:
         if not isinstance(application_id, str) or not _ID.fullmatch(application_id):
             raise ConfigError(f"application id {application_id!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
+        if application_id.endswith(LAYOUTS):
+            raise ConfigError(
+                f"application id {application_id!r} ends with {LAYOUTS!r}: the log has there how application "
+                f"{application_id.removesuffix(LAYOUTS)!r} was resharded; choose another id"
+            )
         if layer.values.get("application_id", application_id) != application_id:
             raise ConfigError(
                 f"application {application_id!r}: application.id is {layer.values['application_id']!r}: keep one of "

@@ -12,6 +12,9 @@ from typing import Any
 BAD_NAME = "a store's name is 1 to 249 letters, digits, '.', '_' or '-', and not '.' or '..'"
 """The message for a store's name that `is_topic_name` refuses: it becomes part of a topic's, as in Kafka Streams."""
 
+LAYOUTS = "-layouts"
+"""What follows an application's id in the id of its notes that stay when its commits are deleted."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,249}")
 _LONGEST = 249
 _INDEX, _TIMERS, _PENDING = ".penstock-index", ".timers", "-pending"

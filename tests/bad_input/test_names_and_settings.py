@@ -128,6 +128,13 @@ def test_an_application_id_that_is_none(name: Any) -> None:
     says(caught.value, f"application id {name!r}: expected 1 to 200 letters, digits, '.', '_' or '-'")
 
 
+def test_an_application_id_that_is_where_another_one_has_its_notes() -> None:
+    """A reset of it would delete the note that says under which id the other one is stored since it was resharded."""
+    with pytest.raises(ConfigError) as caught:
+        Application("shop-layouts", totals())
+    says(caught.value, "application id 'shop-layouts' ends with '-layouts'", "how application 'shop' was resharded")
+
+
 def test_a_topology_that_is_none() -> None:
     with pytest.raises(ConfigError) as caught:
         Application("shop", totals().build())  # type: ignore[arg-type]

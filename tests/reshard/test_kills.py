@@ -9,11 +9,12 @@ from typing import Any
 
 import pytest
 
-from penstock import Application, ChangelogError, Topology, key_value_store, window_store
+from penstock import Application, ChangelogError, IncompatibleStateError, Topology, key_value_store, window_store
 from penstock.plugins.changelogs.directory import DirectoryChangelog
-from penstock.plugins.engine.program.stored_id import read_stored
+from penstock.plugins.engine.program.stored_id import StoredAs, read_stored
+from penstock.plugins.engine.task.locations import Places
 from penstock.plugins.logs.memory import MemoryLog, _MemoryCommitter
-from penstock.plugins.state.transfer.reshard import accept, resharding
+from penstock.plugins.state.transfer.reshard import accept, resharding, undo
 
 from .programs import Count
 from .runs import lease, new_log, outputs, produce, resharded, run, settings
@@ -128,6 +129,66 @@ def test_a_kill_while_the_old_layout_is_deleted(tmp_path: Path, kills: Kills) ->
         assert not [path for path in (tmp_path / str(at) / "changes" / "shop").rglob("*") if path.is_file()]
         at += 1
     assert at > 4
+
+
+def test_a_kill_while_the_new_layout_is_undone(tmp_path: Path, kills: Kills) -> None:
+    at, was_killed = 0, True
+    while was_killed:
+        log = new_log({"in": 2, "new": 3, "out": 1})
+        produce(log, "in", rows(0, 3))
+        before = counting(tmp_path / str(at), "directory:changes", "in")
+        run(before, log)
+        app = counting(tmp_path / str(at), "directory:changes", "new")
+        resharded(app, log, 3, sources={"in": "new"})
+        kills.left, was_killed = at, False
+        try:
+            undo(app, log, lease(app, log))
+        except Killed:
+            was_killed = True
+            kills.left = None
+            if at % 3 == 2 and read_stored("shop", log).id == "shop":
+                run(before, log)
+            if read_stored("shop", log) != StoredAs("shop", left=[]):  # else its last write was done
+                undo(app, log, lease(app, log))
+        kills.left = None
+        with pytest.raises(IncompatibleStateError, match="keeps no layout before the present one"):
+            undo(app, log, lease(app, log))
+        assert read_stored("shop", log) == StoredAs("shop", left=[])
+        assert not [topic for topic in log.topics() if topic.startswith("shop-layout-")]
+        left = [path for path in (tmp_path / str(at) / "changes").glob("shop-layout-*/**/*") if path.is_file()]
+        assert not left, f"killed at step {at}"
+        run(before, log)
+        at += 1
+    assert at > 4
+
+
+def test_an_undo_does_not_end_an_accept_that_was_killed(tmp_path: Path, kills: Kills) -> None:
+    log = new_log({"in": 2, "new": 3, "out": 1})
+    produce(log, "in", rows(0, 3))
+    run(counting(tmp_path, "directory:changes", "in"), log)
+    app = counting(tmp_path, "directory:changes", "new")
+    resharded(app, log, 3, sources={"in": "new"})
+    kills.left = 2
+    with pytest.raises(Killed):
+        accept(app, log, lease(app, log))
+    kills.left = None
+    assert read_stored("shop", log).unused == "shop"
+    with pytest.raises(IncompatibleStateError, match="keeps no layout before the present one"):
+        undo(app, log, lease(app, log))
+
+
+@pytest.mark.parametrize("end", [accept, undo])
+def test_rows_that_a_killed_resharding_left_on_disk(end: Callable[..., object], tmp_path: Path) -> None:
+    """It was killed behind its switch, so it is not repeated."""
+    log = new_log({"in": 2, "new": 3, "out": 1})
+    produce(log, "in", rows(0, 3))
+    run(counting(tmp_path, "directory:changes", "in"), log)
+    app = counting(tmp_path, "directory:changes", "new")
+    resharded(app, log, 3, sources={"in": "new"})
+    left = Places.of(app).resharding
+    (left / "0_0").mkdir(parents=True)
+    end(app, log, lease(app, log))
+    assert not left.exists()
 
 
 def test_a_process_that_was_frozen_finds_its_layout_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

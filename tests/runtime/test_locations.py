@@ -12,8 +12,11 @@ import pytest
 from penstock.errors import ConfigError, LogError, PenstockError, PluginError
 from penstock.hooks import Component, registry
 from penstock.log import Log
+from penstock.plugins.engine.task import notes
 from penstock.plugins.engine.task.locations import Places, live_directory, open_deltas, open_log, state_directory
 from penstock.plugins.logs.memory import MemoryLog
+from penstock.program.builder import Topology
+from penstock.settings.application import Application
 from penstock.settings.secret import Secret
 from penstock.settings.settings import Settings
 
@@ -108,7 +111,18 @@ def test_places_of_an_application(tmp_path: Path) -> None:
         root / "replicas" / "s" / "0_1",
         root / "replicas" / ".all" / "0_1",
     )
-    assert places.resharding == tmp_path / "app.resharding"
+    assert places.resharding == tmp_path / "app@resharding"
+
+
+def test_nothing_has_the_place_of_an_application() -> None:
+    """What an application keeps beside its own directory, or its own notes, has the name of no application."""
+    places = Places(Settings(), "app")
+    beside = {path.name for path in (places.resharding, places.cluster)}
+    beside |= {f"app{note.suffix}" for note in vars(notes).values() if isinstance(note, notes.Note) and note.suffix}
+    assert len(beside) == 3
+    for name in beside:
+        with pytest.raises(ConfigError, match="application id"):
+            Application(name, Topology().add_source("orders", "orders"))
 
 
 def test_the_newest_directory_is_the_live_one(tmp_path: Path) -> None:

@@ -144,12 +144,12 @@ class Places:
     @property
     def resharding(self) -> Path:
         """The state on its way to another number of partitions."""
-        return self.root.with_name(f"{self.root.name}.resharding")
+        return self._beside("resharding")
 
     @property
     def cluster(self) -> Path:
-        """The file with the id of the cluster on which the application ran last. No application's id has an "@"."""
-        return self.root.with_name(f"{self.root.name}@cluster")
+        """The file with the id of the cluster on which the application ran last."""
+        return self._beside("cluster")
 
     def task(self, task_id: str) -> Path:
         """Return the directory of a task's stores, or of a reader's by its name."""
@@ -162,6 +162,10 @@ class Places:
     def backup(self, task_id: str) -> Path:
         """Return the directory in which all stores of a task are copied to write a backup."""
         return self.replica(".all", task_id)
+
+    def _beside(self, name: str) -> Path:
+        """Return a path beside `root` that no application has: no id has an "@"."""
+        return self.root.with_name(f"{self.root.name}@{name}")
 
 
 def live_directory(directory: Path) -> Path | None:

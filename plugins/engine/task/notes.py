@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from penstock import Application, Lease, Log
+from penstock.support.names import LAYOUTS
 from penstock.task.visits import Visit
 
 Value = TypeVar("Value")
@@ -88,7 +89,6 @@ def _json(name: str, default: bytes, *, suffix: str = "", sort_keys: bool = Fals
 
 
 _text = partial(Note[str], encode=str.encode, decode=bytes.decode, default=b"")
-_LAYOUTS = "-layouts"
 
 PROGRAM = _json("program", b"{}")
 """The program that ran last; see `ProgramNote`."""
@@ -114,9 +114,9 @@ APPLICATION_SERVER = _text("application_server")
 """The URL of the server of queries on the machine where the application runs."""
 TASK_SERVERS = _json("task_servers", b"[]")
 """The servers of queries beside tasks; see `TaskServer`."""
-STORED_AS = _json("stored-as", b"{}", suffix=_LAYOUTS)
+STORED_AS = _json("stored-as", b"{}", suffix=LAYOUTS)
 """The id under which the log has the application since it was resharded; see `StoredAs`."""
-GROWN = _json("grown", b"{}", suffix=_LAYOUTS)
+GROWN = _json("grown", b"{}", suffix=LAYOUTS)
 """The topics that had grown before the application was resharded; by the id of the layout."""
-RESHARDING = _json("resharding", b"{}", suffix=_LAYOUTS)
+RESHARDING = _json("resharding", b"{}", suffix=LAYOUTS)
 """The resharding that has begun."""

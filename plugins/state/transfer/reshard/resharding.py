@@ -104,24 +104,30 @@ def accept(application: Application, log: Log, lease: Lease, *, world: World | N
     A call that was killed is repeated. Raises FencedError when the lease was lost.
     """
     stored = read_stored(application.id, log)
+    _delete_work(application)
     if stored.before:
         # First: nobody goes back to it from now on, so a process that was frozen may delete it at any time.
         stored = replace(stored, before="", unused=stored.before)
         write_stored(application.id, lease, stored)
     if not stored.unused:
         return False
-    delete_layout(application.settings, log, stored.unused, world or World(), lease.renew)
-    write_stored(application.id, lease, replace(stored, unused=""))
+    _delete_unused_layout(application, log, lease, stored, world)
     return True
 
 
 def undo(application: Application, log: Log, lease: Lease, *, world: World | None = None) -> None:
     """Restore the previous layout by one write to the log under the lease; then delete the new layout's data.
 
-    First it takes the fences of the new layout's tasks. Raises IncompatibleStateError if there is no previous layout,
-    if positions are gone, or if the application has processed records since, and FencedError when the lease was lost.
+    First it takes the fences of the new layout's tasks. A call that was killed is repeated. Raises
+    IncompatibleStateError if there is no previous layout, if positions are gone, or if the application has processed
+    records since, and FencedError when the lease was lost.
     """
     stored = read_stored(application.id, log)
+    _delete_work(application)
+    if stored.unused and stored.unused == notes.RESHARDING.read(application.id, log).get("id"):
+        # The new layout was given up by a call that was killed; `accept` gives up the one before.
+        _delete_unused_layout(application, log, lease, stored, world)
+        return
     if not stored.before:
         raise IncompatibleStateError(f"application {application.id!r} keeps no layout before the present one")
     starts = _of_topics(stored.starts)
@@ -146,9 +152,10 @@ def undo(application: Application, log: Log, lease: Lease, *, world: World | Non
             f"application {application.id!r} has processed records since it was resharded ({', '.join(moved[:5])}): "
             "the layout before would process them again; reshard it to the earlier number instead"
         )
+    former = StoredAs(stored.before, sources=stored.replaced_before(), left=stored.left, unused=stored.id)
     with carrying_pause(stored.id, stored.before, log):
-        write_stored(application.id, lease, StoredAs(stored.before, sources=stored.replaced_before(), left=stored.left))
-    delete_layout(application.settings, log, stored.id, world or World(), lease.renew)
+        write_stored(application.id, lease, former)
+    _delete_unused_layout(application, log, lease, former, world)
 
 
 class Resharding:
@@ -493,6 +500,19 @@ def _work_directory(plan: ReshardPlan) -> Iterator[Path]:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)
+
+
+def _delete_work(application: Application) -> None:
+    """Delete what a resharding left in its work directory that was killed behind its switch: it is not repeated."""
+    shutil.rmtree(Places.of(application).resharding, ignore_errors=True)
+
+
+def _delete_unused_layout(
+    application: Application, log: Log, lease: Lease, stored: StoredAs, world: World | None
+) -> None:
+    """Delete what the layout has that was given up, and note that it is deleted."""
+    delete_layout(application.settings, log, stored.unused, world or World(), lease.renew)
+    write_stored(application.id, lease, replace(stored, unused=""))
 
 
 def delete_layout(
