@@ -16,7 +16,7 @@ from unittest.mock import patch
 
 from penstock import ProcessorContext, Record
 from penstock.operator import Run
-from penstock.plugins.dsl import SessionWindows, SlidingWindows, StreamsBuilder
+from penstock.plugins.dsl import JoinWindows, SessionWindows, SlidingWindows, StreamsBuilder
 from penstock.plugins.dsl.graph.step import Step
 from penstock.plugins.dsl.operators import table_join
 from penstock.plugins.dsl.operators.foreign_key import ForeignKeyResolve
@@ -51,6 +51,7 @@ BEHIND_PROCESS = (
 )
 SEGMENTS = "counts of what has expired, which Kafka Streams' stores in RocksDB keep for longer than those in memory"
 ORDER = "the order of records that wait with equal timestamps, which Kafka Streams' driver processes in one task"
+EARLIEST_PAIRS = "records at the earliest end of a window with one side, or of one ms, which Kafka Streams' stores drop"
 STALE_ANSWERS = "results of an inner join by foreign key that stale answers delete; Kafka Streams drops those answers"
 
 
@@ -189,6 +190,14 @@ def _least_ms(windows: SessionWindows | SlidingWindows) -> int:
     return max(1, windows.retention_ms)
 
 
+def _joins_at_one_time(case: Case) -> bool:
+    return any(step.get("diff") == 0 for step in case["params"]["steps"])
+
+
+def _retention_ms(windows: JoinWindows) -> int:
+    return windows.retention_ms
+
+
 def _joins_by_foreign_key(case: Case) -> bool:
     return any("fk" in step and step["type"] == "inner" for step in case["params"]["steps"])
 
@@ -196,6 +205,7 @@ def _joins_by_foreign_key(case: Case) -> bool:
 EXCUSES = (
     Excuse(ORDER, here="in one task"),
     Excuse(STALE_ANSWERS, _joins_by_foreign_key, here="dropping stale answers"),
+    Excuse(EARLIEST_PAIRS, _joins_at_one_time, here="keeping joined records as long"),
     Excuse(DeletedSelfJoins.reason, _joins_tables, here="reading new rows"),
     Excuse(RowsSentBefore.reason, _uses_rows_before, {"cache_max_bytes": 1_000_000}),
     Excuse(SEGMENTS, config={"store_type": "in_memory"}),
@@ -284,6 +294,8 @@ def _difference_of_answers(case: Case, answer: Answer, here: Collection[str] = (
         if "keeping windows as long" in here:
             for kind in (SessionWindows, SlidingWindows):
                 changes.enter_context(patch.object(kind, "kept_ms", property(_least_ms)))
+        if "keeping joined records as long" in here:
+            changes.enter_context(patch.object(JoinWindows, "kept_ms", property(_retention_ms)))
         if "reading new rows" in here:
             changes.enter_context(patch.object(table_join, "_is_above", _nowhere))
         changes.enter_context(patch.object(ForeignKeyResolve, "bind", changed))
