@@ -31,7 +31,7 @@ def shop(directory: Path, **options: Any) -> Application:
     orders.map_values(lambda order: None if order is None else len(order)).to("sizes", value_serde="int")
     counts = orders.group_by_key().windowed_by(tumbling("1s", grace="1h")).count("counts")
     counts.to_stream().to("counts")
-    builder.stream(pattern="more-.*", value_serde="float").to("sizes", value_serde="int")
+    builder.stream(pattern="more-.*", value_serde="float").map_values(round).to("sizes", value_serde="int")
     return Application("shop", builder, engine="embedded", data_dir=str(directory), **options)
 
 
